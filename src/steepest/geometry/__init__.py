@@ -1,0 +1,1 @@
+"""Which direction is steepest, and how long it is; nothing of training loops or models."""

@@ -1,0 +1,56 @@
+"""How a parameter is seen as a batch of matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from torch import Tensor
+
+Layout = Literal["matrix", "convolution", "stack"]
+
+
+def matrix_shape(shape: Sequence[int], layout: Layout) -> tuple[int, int, int]:
+    """Return (batch, rows, columns) of the matrices that a parameter of ``shape`` holds.
+
+    ==============  ==========================================  =======================
+    ``layout``      parameter                                   matrices
+    ==============  ==========================================  =======================
+    matrix          (out, in)                                   1 of out × in
+    convolution     (out, in, kernel…), 1 to 3 kernel axes      1 of out × (in·kernel)
+    stack           (…, out, in), at least one leading axis     one each, out × in
+    ==============  ==========================================  =======================
+
+    Args:
+        shape: shape of the parameter.
+        layout: name of the view.
+
+    Raises:
+        ValueError: for an unknown layout, or a shape that the layout does not fit.
+
+    Example:
+        >>> matrix_shape((64, 16, 3, 3), "convolution")
+        (1, 64, 144)
+    """
+    axes = len(shape)
+    if layout == "matrix" and axes == 2:
+        return 1, shape[0], shape[1]
+    if layout == "convolution" and 3 <= axes <= 5:
+        return 1, shape[0], math.prod(shape[1:])
+    if layout == "stack" and axes >= 3:
+        return math.prod(shape[:-2]), shape[-2], shape[-1]
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout must be one of {', '.join(get_args(Layout))}, got {layout!r}")
+    needs = {"matrix": "2 axes", "convolution": "3 to 5 axes", "stack": "at least 3 axes"}
+    raise ValueError(
+        f"layout {layout!r} needs a parameter with {needs[layout]}, got shape {tuple(shape)}"
+    )
+
+
+def as_matrices(x: Tensor, layout: Layout) -> Tensor:
+    """Return ``x`` as ``(batch, rows, columns)``, a view where its strides allow.
+
+    The inverse is ``result.reshape(x.shape)``.
+    """
+    return x.reshape(matrix_shape(x.shape, layout))

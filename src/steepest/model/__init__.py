@@ -1,0 +1,1 @@
+"""Which rule steps which parameter of a whole ``torch.nn.Module``."""

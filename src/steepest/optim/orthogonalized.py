@@ -1,0 +1,186 @@
+"""The base of the orthogonalized family."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, get_args
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from steepest.linalg.precision import MatmulPrecision, matmul_precision
+from steepest.optim import checks
+from steepest.optim.base import Entry, SteepestOptimizer
+from steepest.optim.decay import WeightDecayMethod
+from steepest.optim.momentum import average_, averaged
+
+_log = logging.getLogger(__name__)
+
+
+class OrthogonalizedOptimizer(SteepestOptimizer):
+    r"""Momentum SGD whose updates pass through a map that orthogonalizes them.
+
+    For each parameter W with gradient G, in this order:
+
+    .. math::
+        \begin{aligned}
+        &\text{decay:} && W ← W - ηλW \;\text{(decoupled)},\quad W ← W - λW \;\text{(independent)},
+                          \quad G ← G + λW \;\text{(l2)} \\
+        &\text{average:} && M ← μM + (1-μ)G,\quad M_0 = 0 \\
+        &\text{look ahead:} && D = (1-μ)G + μM \;\text{with Nesterov, else}\; D = M \\
+        &\text{orthogonalize:} && U = \text{orthogonalize}(W, D, \text{options of the group}) \\
+        &\text{update:} && W ← W - ηU \;\text{between the two weight-update hooks}
+        \end{aligned}
+
+    Use it with a map, ``scaled_orthogonalize_fn``, or subclass it and override ``orthogonalize``,
+    to split a fused projection or reshape a convolution, and the hooks
+    ``pre_weight_update_fn_inplace`` and ``post_weight_update_fn_inplace``, to keep norms.
+
+    Args:
+        params: parameters, groups or named parameters. Without an ``orthogonalize`` of your own,
+            each must be a matrix.
+        lr: η, at least 0.
+        momentum: μ in [0, 1).
+        weight_decay: λ, at least 0.
+        nesterov: whether to look ahead.
+        weight_decay_method: "decoupled", "independent" or "l2".
+        fp32_matmul_prec: ``torch.set_float32_matmul_precision`` while orthogonalizing, restored
+            after: "highest", "high" or "medium".
+        scaled_orthogonalize_fn: maps D to U; it gets a tensor of its own to work on. Without one
+            a warning is logged and the step is plain momentum SGD.
+        **kwargs: more options with their defaults, which groups may override and ``orthogonalize``
+            receives.
+
+    Raises:
+        ValueError: for an option out of range, or a parameter that is not a matrix while
+            ``orthogonalize`` is not overridden.
+
+    State:
+        ``momentum_buffer``: M, of the parameter's shape.
+
+    Example:
+        >>> from steepest.linalg import newton_schulz
+        >>> weight = torch.nn.Parameter(torch.zeros(4, 3))
+        >>> optimizer = OrthogonalizedOptimizer(
+        ...     [weight], lr=0.1, momentum=0.9, weight_decay=0.0, nesterov=False,
+        ...     weight_decay_method="decoupled", fp32_matmul_prec="highest",
+        ...     scaled_orthogonalize_fn=newton_schulz,
+        ... )
+        >>> weight.grad = torch.eye(4, 3)
+        >>> optimizer.step()
+
+    Source: Carlson, Cevher & Carin, Stochastic spectral descent for restricted Boltzmann machines
+    (AISTATS 2015); Carlson et al., Preconditioned spectral descent for deep learning (NIPS 2015);
+    Jordan et al., Muon (2024).
+    """
+
+    _required_state: ClassVar[frozenset[str]] = frozenset({"momentum_buffer"})
+    _open_options: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor,
+        momentum: float,
+        weight_decay: float,
+        *,
+        nesterov: bool,
+        weight_decay_method: WeightDecayMethod,
+        fp32_matmul_prec: MatmulPrecision,
+        scaled_orthogonalize_fn: Callable[[Tensor], Tensor] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.scaled_orthogonalize_fn = scaled_orthogonalize_fn
+        if scaled_orthogonalize_fn is None and not self._overrides_orthogonalize():
+            _log.warning(
+                "%s has no scaled_orthogonalize_fn and uses the identity: its step is plain "
+                "momentum SGD",
+                type(self).__name__,
+            )
+        options = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "weight_decay_method": weight_decay_method,
+            "fp32_matmul_prec": fp32_matmul_prec,
+        }
+        super().__init__(params, {**options, **kwargs})
+
+    def orthogonalize(self, param: Tensor, grad: Tensor, **kwargs: Any) -> Tensor:
+        """Return the update for a parameter. Override it to see parameters in another way.
+
+        Args:
+            param: the weight W, after weight decay.
+            grad: D, the averaged gradient; a tensor of its own, which may be changed.
+            **kwargs: the options of the parameter's group.
+
+        Returns:
+            U, of the shape of ``param``.
+
+        Raises:
+            ValueError: if ``grad`` is not a matrix.
+        """
+        if grad.ndim != 2:
+            raise ValueError(
+                f"only matrices can be orthogonalized, got shape {tuple(grad.shape)}; override "
+                "orthogonalize to reshape other parameters"
+            )
+        return grad if self.scaled_orthogonalize_fn is None else self.scaled_orthogonalize_fn(grad)
+
+    @classmethod
+    def _overrides_orthogonalize(cls) -> bool:
+        return cls.orthogonalize is not OrthogonalizedOptimizer.orthogonalize
+
+    def _check_options(self, group: Mapping[str, Any]) -> None:
+        super()._check_options(group)
+        checks.below_one("momentum", group["momentum"])
+        checks.flag("nesterov", group["nesterov"])
+        checks.choice(
+            "weight_decay_method", group["weight_decay_method"], get_args(WeightDecayMethod)
+        )
+        checks.choice("fp32_matmul_prec", group["fp32_matmul_prec"], get_args(MatmulPrecision))
+        if "scaled_orthogonalize_fn" in group:
+            raise ValueError(
+                "scaled_orthogonalize_fn belongs to the whole optimizer and not to a parameter "
+                "group; override orthogonalize and read an option of the group there"
+            )
+
+    def _check_parameter(self, param: Tensor, group: Mapping[str, Any], name: str) -> None:
+        super()._check_parameter(param, group, name)
+        if param.ndim != 2 and not self._overrides_orthogonalize():
+            raise ValueError(
+                f"{name} has shape {tuple(param.shape)}, and only matrices can be orthogonalized; "
+                "give vectors to another optimizer, or override orthogonalize to reshape them"
+            )
+
+    def _check_loaded_state(
+        self, state: Mapping[str, Any], param: Tensor, group: Mapping[str, Any], name: str
+    ) -> None:
+        super()._check_loaded_state(state, param, group, name)
+        if state["momentum_buffer"].shape != param.shape:
+            raise ValueError(
+                f"the loaded momentum_buffer of {name} has shape "
+                f"{tuple(state['momentum_buffer'].shape)}, the parameter {tuple(param.shape)}"
+            )
+
+    def _directions(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> list[Tensor]:
+        return [
+            self._direction(entry, gradient)
+            for entry, gradient in zip(part, gradients, strict=True)
+        ]
+
+    def _direction(self, entry: Entry, gradient: Tensor) -> Tensor:
+        options = {name: value for name, value in entry.group.items() if name != "params"}
+        state = self.state[entry.param]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(
+                entry.param, memory_format=torch.preserve_format
+            )
+        buffer, momentum = state["momentum_buffer"], options["momentum"]
+        average_(buffer, gradient, momentum=momentum)
+        ahead = averaged(buffer, gradient, momentum=momentum, nesterov=options["nesterov"])
+        with matmul_precision(options["fp32_matmul_prec"]):
+            return self.orthogonalize(entry.param, ahead, **options)

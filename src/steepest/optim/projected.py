@@ -1,0 +1,392 @@
+"""Descent in a metric made of recent gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from steepest.geometry.window import (
+    Metric,
+    dense_direction,
+    dense_metric,
+    diagonal_coefficients,
+    diagonal_inner,
+    diagonal_metric,
+    window_coefficients,
+)
+from steepest.linalg.window import Columns, advance, combine, dots
+from steepest.optim import checks
+from steepest.optim.base import Entry, SteepestOptimizer
+from steepest.optim.decay import WeightDecayMethod
+
+# one metric for all parameters: these options cannot differ between groups
+_SHARED = (
+    "history_size", "beta", "ridge", "rho", "alpha", "max_exact_parameters", "metric",
+    "tail_tolerance",
+)  # fmt: skip
+
+
+# where each metric keeps its part for a parameter
+_METRIC_STATE: dict[Metric, str] = {
+    "auto": "gram",
+    "window": "gram",
+    "dense": "metric_rows",
+    "diagonal": "metric_diagonal",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _Tracked:
+    """A parameter in the window, with or without a gradient at this step."""
+
+    param: Tensor
+    moves: bool
+    state: dict[str, Any]
+    offset: int  # of its first entry in the vector of all parameters
+
+    @property
+    def rows(self) -> Tensor:
+        """``(slots, numel)`` view of its columns."""
+        history: Tensor = self.state["history"]
+        return history.view(history.shape[0], self.param.numel())
+
+    @property
+    def place(self) -> slice:
+        """Its entries in the vector of all parameters."""
+        return slice(self.offset, self.offset + self.param.numel())
+
+
+class ProjectionRegularizedSGD(SteepestOptimizer):
+    r"""Steepest descent in a metric made of the recent gradients of all parameters.
+
+    All parameters of all groups form one vector of p entries. With g the gradient and G_t the p × k
+    matrix of the last k = min(t, m) gradients, m = ``history_size``,
+
+    .. math::
+        \begin{aligned}
+        C_t &= G_t G_t^T / k, \qquad S_1 = C_1 + λI, \qquad S_t = βS_{t-1} + (1-β)C_t + λI \\
+        K &= G_t^T S_t^{-1} G_t + ρI, \qquad P = S_t^{-1/2} G_t K^{-1} G_t^T S_t^{-1/2} \\
+        d &= S_t^{-1/2} [(1-α)P + αI] S_t^{-1/2} g, \qquad W ← W - ηd
+        \end{aligned}
+
+    with each group's own η. α = 1 is the damped empirical-Fisher step.
+
+    The default form of the metric works on the Gram matrix of the columns alone and reads the
+    window twice: memory m·p, time proportional to m·p. With β > 0, columns older than the
+    window count on with falling weight and are kept until that weight is ``tail_tolerance`` of the
+    largest.
+
+    A missing gradient counts as zeros, and its parameter is not moved. A step on which no parameter
+    has a gradient changes nothing.
+
+    Args:
+        params: parameters, groups or named parameters, of any shapes.
+        lr: η, at least 0; may differ by group.
+        history_size: m, number of recent gradients, at least 1.
+        beta: β in [0, 1), decay of the metric.
+        ridge: λ > 0, added to the metric at every step.
+        rho: ρ > 0, damping of the projection.
+        alpha: α in [0, 1], share of the plain preconditioned gradient.
+        max_exact_parameters: the largest p that ``metric="dense"`` accepts.
+        metric: "window", by algebra on the Gram matrix; "dense", the formula as written, with
+            p × p matrices; "diagonal", with the covariance replaced by its diagonal in S and the
+            projection as it stands; "auto" is "window".
+        tail_tolerance: in [0, 1), for "window" with β > 0: the weight, relative to the largest,
+            under which a column older than the window is dropped; 0 keeps all. The default drops
+            what is below the rounding of float64.
+        weight_decay: at least 0; may differ by group.
+        weight_decay_method: "decoupled", "independent" or "l2".
+
+    Raises:
+        ValueError: for an option out of range, or one that must be equal in all groups and is not.
+        RuntimeError: for ``metric="dense"`` with more than ``max_exact_parameters`` parameters, and
+            at the step for a gradient that is sparse or not finite, before anything has changed.
+
+    State, the same for every parameter that has had a gradient:
+        ``step``, ``damping``: numbers; ``column_step`` and ``weights`` ``(slots,)``: what the slots
+        hold; ``history`` ``(slots, *shape)``: its part of the columns; ``gram`` ``(slots, slots)``:
+        its part of the Gram matrix in float64; or its part of S, ``metric_diagonal`` ``(numel,)`` or
+        ``metric_rows`` ``(numel, p)``.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+        >>> optimizer = ProjectionRegularizedSGD([weight], lr=0.1, ridge=1.0, alpha=1.0)
+        >>> weight.square().sum().backward()  # g = (2, −4), S⁻¹g = g/(1 + ‖g‖²)
+        >>> optimizer.step()
+        >>> weight.data
+        tensor([ 0.9905, -1.9810])
+
+    Source: relatives are M-FAC (arXiv:2107.03356), GGT (arXiv:1806.02958) and the theory of
+    Flynn, The duality structure gradient descent algorithm (arXiv:1708.00523).
+    """
+
+    _required_state: ClassVar[frozenset[str]] = frozenset(
+        {"step", "damping", "column_step", "weights", "history"}
+    )
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-2,
+        history_size: int = 4,
+        beta: float = 0.0,
+        ridge: float = 1e-2,
+        rho: float = 0.1,
+        alpha: float = 0.1,
+        max_exact_parameters: int = 4096,
+        *,
+        metric: Metric = "auto",
+        tail_tolerance: float = 1e-16,
+        weight_decay: float = 0.0,
+        weight_decay_method: WeightDecayMethod = "decoupled",
+    ) -> None:
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "history_size": history_size,
+                "beta": beta,
+                "ridge": ridge,
+                "rho": rho,
+                "alpha": alpha,
+                "max_exact_parameters": max_exact_parameters,
+                "metric": metric,
+                "tail_tolerance": tail_tolerance,
+                "weight_decay": weight_decay,
+                "weight_decay_method": weight_decay_method,
+            },
+        )
+
+    # --- checks ---------------------------------------------------------------------------------
+
+    def _check_options(self, group: Mapping[str, Any]) -> None:
+        super()._check_options(group)
+        checks.count("history_size", group["history_size"])
+        checks.below_one("beta", group["beta"])
+        checks.positive("ridge", group["ridge"])
+        checks.positive("rho", group["rho"])
+        checks.fraction("alpha", group["alpha"])
+        checks.count("max_exact_parameters", group["max_exact_parameters"], least=0)
+        checks.choice("metric", group["metric"], get_args(Metric))
+        checks.below_one("tail_tolerance", group["tail_tolerance"])
+        checks.choice(
+            "weight_decay_method", group["weight_decay_method"], get_args(WeightDecayMethod)
+        )
+
+    def _check_group(self, index: int) -> None:
+        super()._check_group(index)
+        group, first = self.param_groups[index], self.param_groups[0]
+        for name in _SHARED:
+            if group[name] != first[name]:
+                raise ValueError(
+                    f"{name} must be equal in all parameter groups, which share one metric: it is "
+                    f"{first[name]!r} in group 0 and {group[name]!r} in group {index}"
+                )
+        total, most = self._size(), group["max_exact_parameters"]
+        if group["metric"] == "dense" and total > most:
+            raise RuntimeError(
+                f"metric='dense' forms {total} × {total} matrices, and max_exact_parameters is "
+                f"{most}; use metric='window', which is the same step without them, or "
+                "metric='diagonal'"
+            )
+
+    def _check_gradients(self, entries: Sequence[Entry]) -> None:
+        super()._check_gradients(entries)
+        for entry in entries:
+            if not entry.gradient.isfinite().all():
+                raise RuntimeError(
+                    f"the gradient of {entry.name} is not finite; it would stay in the window for "
+                    "many steps, so this step was not taken"
+                )
+            if entry.param in self.state:
+                _check_metric_of(self.state[entry.param], entry.group["metric"], entry.name)
+
+    def _check_loaded_state(
+        self, state: Mapping[str, Any], param: Tensor, group: Mapping[str, Any], name: str
+    ) -> None:
+        super()._check_loaded_state(state, param, group, name)
+        _check_metric_of(state, group["metric"], name)
+        if state["history"].shape[1:] != param.shape:
+            raise ValueError(
+                f"the loaded history of {name} has columns of shape "
+                f"{tuple(state['history'].shape[1:])}, the parameter {tuple(param.shape)}"
+            )
+
+    # --- the step -------------------------------------------------------------------------------
+
+    def _parts(self, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+        if entries:  # all at once, since they share one metric
+            yield entries
+
+    def _directions(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> list[Tensor]:
+        options = part[0].group
+        metric: Metric = options["metric"]
+        before = self._columns()
+        columns = advance(
+            before,
+            history_size=options["history_size"],
+            beta=options["beta"],
+            ridge=options["ridge"],
+            # the other metrics keep their past in S, and need no columns but the window's
+            tail_tolerance=options["tail_tolerance"] if metric in ("auto", "window") else 1.0,
+        )
+        given = {entry.param: gradient for entry, gradient in zip(part, gradients, strict=True)}
+        tracked = self._track(given, before, columns, metric)
+        if metric == "dense":
+            directions = self._dense(tracked, before, columns, options)
+        elif metric == "diagonal":
+            directions = self._diagonal(tracked, columns, options)
+        else:
+            directions = self._window(tracked, columns, options)
+        return [directions[entry.param].view(entry.param.shape) for entry in part]
+
+    def _columns(self) -> Columns:
+        """What the slots hold, from the state of any parameter: it is the same for all."""
+        for state in self.state.values():
+            return Columns(
+                state["step"], state["column_step"].cpu(), state["weights"].cpu(), state["damping"]
+            )
+        return Columns.empty()
+
+    def _track(
+        self, given: Mapping[Tensor, Tensor], before: Columns, columns: Columns, metric: Metric
+    ) -> list[_Tracked]:
+        """Bring the state of every parameter in the window to the new columns, and write theirs."""
+        tracked, offset, size = [], 0, self._size()
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param in given or param in self.state:
+                    state = self.state[param]
+                    item = _Tracked(param, param in given, state, offset)
+                    if not state:
+                        state["history"] = param.detach().new_zeros(columns.slots, *param.shape)
+                        state.update(_fresh_metric(item, metric, before, columns.slots, size))
+                    _resize_(state, columns.slots)
+                    state["step"], state["damping"] = columns.step, columns.damping
+                    state["column_step"] = columns.column_step.to(param.device)
+                    state["weights"] = columns.weights.to(param.device)
+                    if param in given:
+                        item.rows[columns.newest].copy_(given[param].reshape(-1))
+                    else:
+                        item.rows[columns.newest].zero_()
+                    tracked.append(item)
+                offset += param.numel()
+        return tracked
+
+    def _size(self) -> int:
+        """p, the number of entries of all parameters."""
+        return sum(param.numel() for group in self.param_groups for param in group["params"])
+
+    def _window(
+        self, tracked: Sequence[_Tracked], columns: Columns, options: Mapping[str, Any]
+    ) -> dict[Tensor, Tensor]:
+        newest = columns.newest
+        for item in tracked:
+            row = dots(item.rows, item.rows[newest])
+            item.state["gram"][newest, :] = row
+            item.state["gram"][:, newest] = row
+        coefficients = window_coefficients(
+            [item.state["gram"] for item in tracked],
+            columns,
+            history_size=options["history_size"],
+            rho=options["rho"],
+            alpha=options["alpha"],
+        )
+        return {item.param: combine(item.rows, coefficients) for item in tracked if item.moves}
+
+    def _diagonal(
+        self, tracked: Sequence[_Tracked], columns: Columns, options: Mapping[str, Any]
+    ) -> dict[Tensor, Tensor]:
+        recent = columns.recent(options["history_size"])
+        inners = []
+        for item in tracked:
+            window = item.rows[recent.to(item.param.device)]
+            item.state["metric_diagonal"] = diagonal_metric(
+                item.state["metric_diagonal"],
+                window,
+                first=columns.step == 1,
+                beta=options["beta"],
+                ridge=options["ridge"],
+            )
+            inners.append(diagonal_inner(item.state["metric_diagonal"], window))
+        coefficients = torch.zeros(columns.slots, dtype=torch.float64)
+        coefficients[recent] = diagonal_coefficients(
+            inners,
+            position=int((recent == columns.newest).nonzero()[0]),
+            rho=options["rho"],
+            alpha=options["alpha"],
+        )
+        return {
+            item.param: combine(item.rows, coefficients) / item.state["metric_diagonal"]
+            for item in tracked
+            if item.moves
+        }
+
+    def _dense(
+        self,
+        tracked: Sequence[_Tracked],
+        before: Columns,
+        columns: Columns,
+        options: Mapping[str, Any],
+    ) -> dict[Tensor, Tensor]:
+        size, recent = self._size(), columns.recent(options["history_size"])
+        like = tracked[0].state["metric_rows"]
+        metric = before.damping * torch.eye(size, dtype=like.dtype, device=like.device)
+        window = torch.zeros(len(recent), size, dtype=like.dtype, device=like.device)
+        for item in tracked:
+            rows = item.state["metric_rows"]
+            metric[item.place, : rows.shape[1]] = rows.to(like)
+            window[:, item.place] = item.rows[recent.to(item.param.device)].to(like)
+        metric = dense_metric(
+            metric, window, first=columns.step == 1, beta=options["beta"], ridge=options["ridge"]
+        )
+        gradient = window[int((recent == columns.newest).nonzero()[0])]
+        direction = dense_direction(
+            metric, window, gradient, rho=options["rho"], alpha=options["alpha"]
+        )
+        for item in tracked:
+            item.state["metric_rows"] = metric[item.place].to(item.state["metric_rows"].device)
+        return {
+            item.param: direction[item.place].to(item.param.device)
+            for item in tracked
+            if item.moves
+        }
+
+
+def _check_metric_of(state: Mapping[str, Any], metric: Metric, name: str) -> None:
+    if _METRIC_STATE[metric] not in state:
+        raise ValueError(
+            f"the state of {name} was made by another metric than {metric!r}; metric cannot change "
+            "once steps have been taken"
+        )
+
+
+def _fresh_metric(
+    item: _Tracked, metric: Metric, before: Columns, slots: int, size: int
+) -> dict[str, Tensor]:
+    """Metric of a parameter whose past gradients are all zero: λ_{t−1} I."""
+    param, name = item.param, _METRIC_STATE[metric]
+    if name == "gram":
+        return {name: torch.zeros(slots, slots, dtype=torch.float64, device=param.device)}
+    dtype = torch.promote_types(param.dtype, torch.float32)
+    if name == "metric_diagonal":
+        shape = (param.numel(),)
+        return {name: torch.full(shape, before.damping, dtype=dtype, device=param.device)}
+    rows = torch.zeros(param.numel(), size, dtype=dtype, device=param.device)
+    rows[:, item.place].diagonal().fill_(before.damping)
+    return {name: rows}
+
+
+def _resize_(state: dict[str, Any], slots: int) -> None:
+    """Give the state room for ``slots`` columns; new slots are zero."""
+    more = slots - state["history"].shape[0]
+    if more > 0:
+        history = state["history"]
+        state["history"] = torch.cat([history, history.new_zeros(more, *history.shape[1:])])
+        if "gram" in state:
+            state["gram"] = torch.nn.functional.pad(state["gram"], (0, more, 0, more))
