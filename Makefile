@@ -31,7 +31,7 @@ test: lint types docs  ## everything: lint, types, docs, tests, doctests, exampl
 	$(BIN)/pytest
 
 docs: install  ## build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove what the other commands made
 	rm -rf $(VENV) site demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,11 +20,11 @@ def projected_coefficients(
 
     For columns B (p × M), N = BᵀB and S = λI + B diag(w) Bᵀ, the direction
 
-    .. math:: d = (1-α) S^{-1}G K^{-1} G^T S^{-1} g + α S^{-1} g, \quad K = G^T S^{-1} G + ρI
+    $$d = (1-α) S^{-1}G K^{-1} G^T S^{-1} g + α S^{-1} g, \quad K = G^T S^{-1} G + ρI$$
 
     with G = BE the recent columns and g = Be the newest is d = Bc, where
 
-    .. math:: c = T[(1-α) E (E^T N T E + ρI)^{-1} E^T N T e + α e], \quad T = (λI + diag(w) N)^{-1}.
+    $$c = T[(1-α) E (E^T N T E + ρI)^{-1} E^T N T e + α e], \quad T = (λI + diag(w) N)^{-1}.$$
 
     T is formed from the eigendecomposition of the symmetric D N D, D = diag(√w): then
     T = D (λI + DND)⁻¹ D⁻¹, every filter x/(λ + x) lies in [0, 1), and no factorization can fail,
@@ -70,7 +70,7 @@ def projection_coefficients(inner: Tensor, *, position: int, rho: float, alpha: 
     With M = GᵀS⁻¹G and e the place of the current gradient in the window, the direction is
     d = S⁻¹G y with
 
-    .. math:: y = (1-α)(M + ρI)^{-1} M e + α e.
+    $$y = (1-α)(M + ρI)^{-1} M e + α e.$$
 
     Args:
         inner: ``(k, k)`` float64, M, symmetric positive semidefinite.

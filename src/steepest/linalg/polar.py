@@ -19,7 +19,7 @@ def newton_schulz(
 
     With X₀ = X / ‖X‖_F, each step is
 
-    .. math:: X_{i+1} = a X_i + (b\,X_i X_i^T + c\,(X_i X_i^T)^2) X_i
+    $$X_{i+1} = a X_i + (b\,X_i X_i^T + c\,(X_i X_i^T)^2) X_i$$
 
     on the orientation whose XXᵀ is the smaller, so that X keeps its singular vectors and each
     singular value s becomes a s + b s³ + c s⁵. The result does not depend on the scale of ``x``.

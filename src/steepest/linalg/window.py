@@ -65,7 +65,7 @@ def advance(
 
     The metric is S_t = λ_t I + B diag(w) Bᵀ over the columns B, with
 
-    .. math:: λ_t = βλ_{t-1} + λ, \qquad w ← βw, \qquad w_j ← w_j + (1-β)/k
+    $$λ_t = βλ_{t-1} + λ, \qquad w ← βw, \qquad w_j ← w_j + (1-β)/k$$
 
     the last for the k = min(t, ``history_size``) latest columns; at t = 1 it is w = 1/k. A column
     older than those is forgotten when its weight is at most ``tail_tolerance`` times the largest.

@@ -21,8 +21,9 @@ from steepest.optim.orthogonalized import OrthogonalizedOptimizer
 class Muon(OrthogonalizedOptimizer):
     r"""Momentum orthogonalized by Newton–Schulz, for the hidden matrices of a network.
 
-    .. math::
-        M ← μM + (1-μ)G, \qquad D = (1-μ)G + μM, \qquad W ← (1 - ηλ)W - η\,f\,UV^T
+    $$
+    M ← μM + (1-μ)G, \qquad D = (1-μ)G + μM, \qquad W ← (1 - ηλ)W - η\,f\,UV^T
+    $$
 
     with UΣVᵀ = D and the factor f of ``scale``. Embeddings, the output head and vectors are better
     stepped by AdamW; with the default scale, its learning rate and decay serve both.

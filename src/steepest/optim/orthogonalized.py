@@ -24,15 +24,16 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
 
     For each parameter W with gradient G, in this order:
 
-    .. math::
-        \begin{aligned}
-        &\text{decay:} && W ← W - ηλW \;\text{(decoupled)},\quad W ← W - λW \;\text{(independent)},
-                          \quad G ← G + λW \;\text{(l2)} \\
-        &\text{average:} && M ← μM + (1-μ)G,\quad M_0 = 0 \\
-        &\text{look ahead:} && D = (1-μ)G + μM \;\text{with Nesterov, else}\; D = M \\
-        &\text{orthogonalize:} && U = \text{orthogonalize}(W, D, \text{options of the group}) \\
-        &\text{update:} && W ← W - ηU \;\text{between the two weight-update hooks}
-        \end{aligned}
+    $$
+    \begin{aligned}
+    &\text{decay:} && W ← W - ηλW \;\text{(decoupled)},\quad W ← W - λW \;\text{(independent)},
+                      \quad G ← G + λW \;\text{(l2)} \\
+    &\text{average:} && M ← μM + (1-μ)G,\quad M_0 = 0 \\
+    &\text{look ahead:} && D = (1-μ)G + μM \;\text{with Nesterov, else}\; D = M \\
+    &\text{orthogonalize:} && U = \text{orthogonalize}(W, D, \text{options of the group}) \\
+    &\text{update:} && W ← W - ηU \;\text{between the two weight-update hooks}
+    \end{aligned}
+    $$
 
     Use it with a map, ``scaled_orthogonalize_fn``, or subclass it and override ``orthogonalize``,
     to split a fused projection or reshape a convolution, and the hooks

@@ -67,12 +67,13 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
     All parameters of all groups form one vector of p entries. With g the gradient and G_t the p × k
     matrix of the last k = min(t, m) gradients, m = ``history_size``,
 
-    .. math::
-        \begin{aligned}
-        C_t &= G_t G_t^T / k, \qquad S_1 = C_1 + λI, \qquad S_t = βS_{t-1} + (1-β)C_t + λI \\
-        K &= G_t^T S_t^{-1} G_t + ρI, \qquad P = S_t^{-1/2} G_t K^{-1} G_t^T S_t^{-1/2} \\
-        d &= S_t^{-1/2} [(1-α)P + αI] S_t^{-1/2} g, \qquad W ← W - ηd
-        \end{aligned}
+    $$
+    \begin{aligned}
+    C_t &= G_t G_t^T / k, \qquad S_1 = C_1 + λI, \qquad S_t = βS_{t-1} + (1-β)C_t + λI \\
+    K &= G_t^T S_t^{-1} G_t + ρI, \qquad P = S_t^{-1/2} G_t K^{-1} G_t^T S_t^{-1/2} \\
+    d &= S_t^{-1/2} [(1-α)P + αI] S_t^{-1/2} g, \qquad W ← W - ηd
+    \end{aligned}
+    $$
 
     with each group's own η. α = 1 is the damped empirical-Fisher step.
 
@@ -108,9 +109,9 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
             at the step for a gradient that is sparse or not finite, before anything has changed.
 
     State, the same for every parameter that has had a gradient:
-        ``step``, ``damping``: numbers; ``column_step`` and ``weights`` ``(slots,)``: what the slots
-        hold; ``history`` ``(slots, *shape)``: its part of the columns; ``gram`` ``(slots, slots)``:
-        its part of the Gram matrix in float64; or its part of S, ``metric_diagonal`` ``(numel,)`` or
+        ``step`` and ``damping``, numbers; ``column_step`` and ``weights`` ``(slots,)``, what the
+        slots hold; ``history`` ``(slots, *shape)``, its part of the columns; and its part of the
+        metric: ``gram`` ``(slots, slots)`` in float64, ``metric_diagonal`` ``(numel,)`` or
         ``metric_rows`` ``(numel, p)``.
 
     Example:
@@ -307,7 +308,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         for item in tracked:
             window = item.rows[recent.to(item.param.device)]
             item.state["metric_diagonal"] = diagonal_metric(
-                item.state["metric_diagonal"],
+                item.state["metric_diagonal"].to(_wide([item.param])),
                 window,
                 first=columns.step == 1,
                 beta=options["beta"],
@@ -335,9 +336,11 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         options: Mapping[str, Any],
     ) -> dict[Tensor, Tensor]:
         size, recent = self._size(), columns.recent(options["history_size"])
-        like = tracked[0].state["metric_rows"]
+        like = torch.empty(
+            0, dtype=_wide([item.param for item in tracked]), device=tracked[0].param.device
+        )
         metric = before.damping * torch.eye(size, dtype=like.dtype, device=like.device)
-        window = torch.zeros(len(recent), size, dtype=like.dtype, device=like.device)
+        window = like.new_zeros(len(recent), size)
         for item in tracked:
             rows = item.state["metric_rows"]
             metric[item.place, : rows.shape[1]] = rows.to(like)
@@ -373,13 +376,18 @@ def _fresh_metric(
     param, name = item.param, _METRIC_STATE[metric]
     if name == "gram":
         return {name: torch.zeros(slots, slots, dtype=torch.float64, device=param.device)}
-    dtype = torch.promote_types(param.dtype, torch.float32)
+    dtype = _wide([param])
     if name == "metric_diagonal":
         shape = (param.numel(),)
         return {name: torch.full(shape, before.damping, dtype=dtype, device=param.device)}
     rows = torch.zeros(param.numel(), size, dtype=dtype, device=param.device)
     rows[:, item.place].diagonal().fill_(before.damping)
     return {name: rows}
+
+
+def _wide(params: Sequence[Tensor]) -> torch.dtype:
+    """Float64 if any of the parameters is, else float32."""
+    return torch.float64 if any(p.dtype == torch.float64 for p in params) else torch.float32
 
 
 def _resize_(state: dict[str, Any], slots: int) -> None:

@@ -1,0 +1,157 @@
+"""Parameter groups: every form that torch takes, each group's own options, checks at the border."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from cases import parameters, run, set_gradients, shapes_for
+
+
+@pytest.mark.parametrize("form", ["list", "generator", "named", "groups", "tensor in a group"])
+def test_takes_every_form_of_params_that_sgd_takes(case, form):
+    reference = parameters(shapes_for(case)[:1])
+    params = parameters(shapes_for(case)[:1])
+    forms = {
+        "list": params,
+        "generator": (param for param in params),
+        "named": [("weight", param) for param in params],
+        "groups": [{"params": params}],
+        "tensor in a group": [{"params": params[0]}],
+    }
+    run(case.build(forms[form]), params, range(2))
+    run(case.build(reference), reference, range(2))
+    assert torch.equal(params[0], reference[0])
+
+
+def test_a_bare_tensor_is_refused_as_torch_does(case):
+    with pytest.raises(TypeError, match="should be an iterable"):
+        case.build(parameters(shapes_for(case))[0])
+
+
+def test_each_group_uses_its_own_learning_rate_and_decay(case):
+    shapes = shapes_for(case)
+    params = parameters(shapes)
+    start = [param.detach().clone() for param in params]
+    optimizer = case.build(
+        [
+            {"params": params[:1], "lr": 0.0, "weight_decay": 0.0},
+            {"params": params[1:], "lr": 0.1, "weight_decay": 0.5},
+        ],
+        weight_decay_method="decoupled",
+    )
+    for param in params:
+        param.grad = torch.zeros_like(param)
+    optimizer.step()
+    assert torch.equal(params[0], start[0])
+    for param, before in zip(params[1:], start[1:], strict=True):
+        torch.testing.assert_close(param.data, 0.95 * before, rtol=1e-12, atol=0)
+
+
+def test_given_dictionaries_are_not_written(case):
+    group = {"params": parameters(shapes_for(case))}
+    case.build([group])
+    assert list(group) == ["params"]
+
+
+def test_learning_rate_zero_without_decay_moves_nothing(case):
+    params = parameters(shapes_for(case))
+    start = [param.detach().clone() for param in params]
+    method = "decoupled"  # "independent" decay does not depend on the learning rate
+    run(case.build(params, lr=0.0, weight_decay_method=method), params, range(3))
+    assert all(map(torch.equal, params, start))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lr", -1.0),
+        ("lr", float("nan")),
+        ("lr", float("inf")),
+        ("lr", "fast"),
+        ("weight_decay", -0.1),
+        ("weight_decay_method", "adamw"),
+    ],
+)
+def test_bad_options_are_refused_by_name_and_value(case, name, value):
+    params = parameters(shapes_for(case))
+    with pytest.raises(ValueError, match=rf"{name}.*{value}"):
+        case.build(params, **{name: value})
+    with pytest.raises(ValueError, match=rf"{name}.*{value}"):
+        case.build([{"params": params, name: value}])
+
+
+def test_an_unknown_group_option_is_refused_where_options_are_closed(case):
+    group = {"params": parameters(shapes_for(case)), "learning_rate": 1.0}
+    if case.closed_options:
+        with pytest.raises(ValueError, match=r"'learning_rate'.*known are .*lr"):
+            case.build([group])
+    else:
+        assert case.build([group]).param_groups[0]["learning_rate"] == 1.0
+
+
+def test_an_added_group_gets_defaults_and_a_fresh_start(case):
+    shapes = shapes_for(case)
+    params, late = parameters(shapes), parameters(shapes[:1], seed=5)
+    optimizer = case.build(params)
+    run(optimizer, params, range(3))
+    old = {param: {**optimizer.state[param]} for param in params}
+    optimizer.add_param_group({"params": late})
+
+    options = {key: value for key, value in optimizer.param_groups[1].items() if key != "params"}
+    assert options == {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+    assert late[0] not in optimizer.state
+    for param in params:
+        assert all(optimizer.state[param][name] is value for name, value in old[param].items())
+
+    run(optimizer, params + late, range(3, 6))
+    if not case.coupled:
+        alone = parameters(shapes[:1], seed=5)
+        lone = case.build(alone)
+        for step in range(3, 6):
+            # the gradient that the late parameter gets at its place in the list
+            set_gradients([*parameters(shapes), *alone], step)
+            lone.step()
+        assert torch.equal(late[0], alone[0])
+
+
+def test_adding_a_parameter_twice_is_refused_and_changes_nothing(case):
+    params = parameters(shapes_for(case))
+    optimizer = case.build(params)
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        optimizer.add_param_group({"params": params[:1]})
+    fresh = parameters(shapes_for(case)[:1])
+    with pytest.raises(ValueError, match="parameter 1 appears twice"):
+        optimizer.add_param_group({"params": fresh * 2})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4)])
+def test_unsupported_shapes_are_refused_when_added(case, shape):
+    optimizer = case.build(parameters(shapes_for(case)))
+    group = {"params": [Parameter(torch.zeros(shape, dtype=torch.float64))]}
+    if case.takes == "matrices":
+        with pytest.raises(ValueError, match=r"parameter 0 of group 1.*\("):
+            optimizer.add_param_group(group)
+        assert len(optimizer.param_groups) == 1
+    else:
+        optimizer.add_param_group(group)
+        assert len(optimizer.param_groups) == 2
+
+
+def test_complex_parameters_are_refused_by_name(case):
+    with pytest.raises(ValueError, match=r"parameter 'w'.*complex"):
+        case.build([("w", Parameter(torch.zeros(2, 2, dtype=torch.complex64)))])
+
+
+def test_a_sparse_gradient_is_refused_before_anything_has_changed(case):
+    params = parameters([(4, 3), (5, 3)])
+    start = [param.detach().clone() for param in params]
+    optimizer = case.build([("first", params[0]), ("embedding", params[1])])
+    set_gradients(params, 0)
+    params[1].grad = params[1].grad.to_sparse()
+    with pytest.raises(RuntimeError, match=r"sparse.*'embedding'"):
+        optimizer.step()
+    assert all(map(torch.equal, params, start))
+    assert not optimizer.state

@@ -1,0 +1,224 @@
+"""Muon against its written-out formula and against torch's own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+import oracles
+from cases import parameters, run, set_gradients
+from steepest import Muon
+from steepest.linalg import SCHEDULES, coefficients
+
+SHAPES = [(16, 16), (8, 24), (24, 8), (1, 12), (12, 1), (1, 1)]
+SIMPLE = [(3.4445, -4.7750, 2.0315)] * 5
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("schedule", list(SCHEDULES))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_five_steps_equal_the_formula(schedule, nesterov, dtype):
+    params = parameters(SHAPES, dtype=dtype)
+    optimizer = Muon(
+        params,
+        lr=0.02,
+        momentum=0.9,
+        weight_decay=0.1,
+        nesterov=nesterov,
+        schedule=schedule,
+        scale="original",
+    )
+    weights = [param.detach().double().clone() for param in params]
+    averages = [torch.zeros_like(weight) for weight in weights]
+    for step in range(5):
+        set_gradients(params, step)
+        optimizer.step()
+        for place, param in enumerate(params):
+            weights[place], averages[place] = oracles.muon_step(
+                weights[place],
+                averages[place],
+                param.grad,
+                lr=0.02,
+                momentum=0.9,
+                decay=0.1,
+                nesterov=nesterov,
+                table=coefficients(schedule, 5),
+                scale=math.sqrt(max(1, param.shape[0] / param.shape[1])),
+            )
+            tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+            error = (param.double() - weights[place]).norm() / weights[place].norm()
+            assert error < tolerance, (param.shape, step)
+
+
+@pytest.mark.parametrize("scale", ["original", "match_rms_adamw"])
+def test_agrees_with_torch_to_its_bf16_rounding(scale):
+    params, reference = parameters(SHAPES[:4], dtype=torch.float32), parameters(SHAPES[:4])
+    reference = [Parameter(param.detach().clone()) for param in params]
+    ours = Muon(params, lr=0.02, scale=scale, schedule="simple")
+    theirs = torch.optim.Muon(reference, lr=0.02, adjust_lr_fn=scale)
+    start = [param.detach().clone() for param in params]
+    for step in range(5):
+        set_gradients(params, step)
+        set_gradients(reference, step)
+        ours.step()
+        theirs.step()
+    for param, expected, before in zip(params, reference, start, strict=True):
+        moved = (expected - before).norm()
+        # five bf16 iterations with 8 bits of mantissa
+        assert (param - expected).norm() / moved < 2e-2
+
+
+@pytest.mark.parametrize(
+    ("scale", "factor"),
+    [
+        ("match_rms_adamw", lambda m, n: 0.2 * math.sqrt(max(m, n))),
+        ("original", lambda m, n: math.sqrt(max(1, m / n))),
+        ("spectral", lambda m, n: math.sqrt(max(m, n))),
+        ("unit_rms", lambda m, n: math.sqrt(m / n)),
+        ("none", lambda *_: 1.0),
+    ],
+)
+def test_each_scale_multiplies_the_orthogonal_matrix_once(scale, factor):
+    params = parameters([(64, 16), (16, 64), (32, 32)])
+    start = [param.detach().clone() for param in params]
+    optimizer = Muon(params, lr=0.5, weight_decay=0.0, scale=scale, steps=12)
+    run(optimizer, params, [0])
+    for param, before in zip(params, start, strict=True):
+        moved = torch.linalg.svdvals((before - param) / 0.5)
+        expected = factor(*param.shape)
+        torch.testing.assert_close(moved, torch.full_like(moved, expected), rtol=1e-6, atol=0)
+
+
+def test_default_update_has_the_root_mean_square_of_adamw_at_the_same_rate():
+    (param,) = parameters([(256, 64)], dtype=torch.float32)
+    start = param.detach().clone()
+    run(Muon([param], lr=3e-4, weight_decay=0.0), [param], [0])
+    rms = (param - start).square().mean().sqrt() / 3e-4
+    assert 0.17 < rms < 0.21
+
+
+@pytest.mark.parametrize("shape", [(256, 64), (8, 8), (2, 100)])
+def test_decay_uses_the_unscaled_learning_rate_for_every_shape(shape):
+    (param,) = parameters([shape])
+    start = param.detach().clone()
+    optimizer = Muon([param], lr=3e-4, weight_decay=0.1)
+    param.grad = torch.zeros_like(param)
+    optimizer.step()
+    torch.testing.assert_close(param.data, start * (1 - 3e-4 * 0.1), rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_the_momentum_buffer_is_the_average_and_is_not_normalized(nesterov):
+    param = Parameter(torch.zeros(8, 5, dtype=torch.bfloat16))
+    param.grad = torch.ones_like(param)
+    optimizer = Muon([param], lr=0.0, momentum=0.9, nesterov=nesterov)
+    optimizer.step()
+    buffer = optimizer.state[param]["momentum_buffer"]
+    assert torch.equal(buffer, torch.full_like(param, 0.1))
+    assert torch.equal(param.grad, torch.ones_like(param))
+
+
+def test_the_second_step_uses_the_average_and_not_the_raw_gradient():
+    (param,) = parameters([(16, 16)])
+    optimizer = Muon([param], lr=1.0, momentum=0.95, weight_decay=0.0, scale="none", nesterov=False)
+    run(optimizer, [param], [0])
+    first, before = param.grad.clone(), param.detach().clone()
+    run(optimizer, [param], [1])
+    average = 0.95 * 0.05 * first + 0.05 * param.grad
+    table = coefficients("polar_express", 5)
+    torch.testing.assert_close(before - param, oracles.newton_schulz(average, table))
+    wrong = oracles.newton_schulz(param.grad, table)
+    assert (before - param - wrong).norm() / wrong.norm() > 0.5
+
+
+def test_convolution_and_stack_layouts_equal_their_matrices():
+    convolution, stack = parameters([(8, 4, 3, 3), (3, 4, 6)])
+    flat = Parameter(convolution.detach().reshape(8, 36).clone())
+    experts = [Parameter(matrix.clone()) for matrix in stack.detach()]
+    ours = Muon(
+        [
+            {"params": [convolution], "layout": "convolution"},
+            {"params": [stack], "layout": "stack"},
+        ]
+    )
+    plain = Muon([flat, *experts])
+    for step in range(3):
+        set_gradients([convolution, stack], step)
+        flat.grad = convolution.grad.reshape(8, 36)
+        for matrix, gradient in zip(experts, stack.grad, strict=True):
+            matrix.grad = gradient
+        ours.step()
+        plain.step()
+    torch.testing.assert_close(convolution.reshape(8, 36), flat, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(stack, torch.stack(experts), rtol=1e-12, atol=1e-14)
+
+
+def test_channels_last_kernels_keep_their_strides():
+    (param,) = parameters([(8, 4, 3, 3)])
+    plain = Parameter(param.detach().clone())
+    param.data = param.data.to(memory_format=torch.channels_last)
+    strides = param.stride()
+    options = {"layout": "convolution", "lr": 0.1}
+    for step in range(2):
+        set_gradients([param], step)
+        plain.grad = param.grad
+        if step:
+            param.grad = param.grad.to(memory_format=torch.channels_last)
+    run(Muon([param], **options), [param], range(2))
+    run(Muon([plain], **options), [plain], range(2))
+    assert param.stride() == strides
+    torch.testing.assert_close(param, plain, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("schedule", "cubic-ish"),
+        ("schedule", ((1.0, 2.0),)),
+        ("schedule", ()),
+        ("steps", 0),
+        ("steps", 2.5),
+        ("scale", "adam"),
+        ("layout", "conv"),
+        ("iteration_dtype", "fp8"),
+        ("momentum", 1.0),
+    ],
+)
+def test_bad_options_are_refused_at_construction(option, value):
+    with pytest.raises(ValueError, match=option):
+        Muon(parameters([(4, 3)]), **{option: value})
+
+
+def test_a_misplaced_parameter_is_refused_by_name_with_its_shape():
+    with pytest.raises(ValueError, match=r"'conv.weight'.*2 axes.*\(8, 4, 3, 3\)"):
+        Muon([("conv.weight", Parameter(torch.zeros(8, 4, 3, 3)))])
+
+
+def test_an_unknown_keyword_is_an_error():
+    with pytest.raises(TypeError, match="ns_steps"):
+        Muon(parameters([(4, 3)]), ns_steps=5)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float64"])
+def test_iteration_dtype_is_honoured(name):
+    params, exact = parameters([(32, 16)], dtype=torch.float32), parameters([(32, 16)])
+    run(Muon(params, lr=1.0, weight_decay=0.0, iteration_dtype=name), params, [0])
+    run(Muon(exact, lr=1.0, weight_decay=0.0), exact, [0])
+    start = parameters([(32, 16)])[0]
+    error = (params[0].double() - exact[0]).norm() / (exact[0] - start).norm()
+    assert (1e-3 < error < 5e-2) if name == "bfloat16" else (error < 1e-5)
+
+
+def test_bf16_weights_are_iterated_in_float32():
+    """A bf16 iteration of the same input would be off by about 1e-2."""
+    (param,) = parameters([(32, 16)], dtype=torch.bfloat16)
+    param.data.zero_()
+    set_gradients([param], 0)
+    Muon([param], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False).step()
+    table = coefficients("polar_express", 5)
+    expected = -0.2 * math.sqrt(32) * oracles.newton_schulz(param.grad, table)
+    # one rounding of the result and one of its product with the scale
+    assert (param.double() - expected).norm() / expected.norm() < 4e-3
