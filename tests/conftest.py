@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# one thread for tests and the processes they start: their matrices are tiny, and threads that wait
+# for each other slow them a hundredfold on a busy machine
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 
