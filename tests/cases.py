@@ -26,7 +26,6 @@ class Case:
         takes: "matrices" or "anything".
         coupled: whether a parameter's step depends on the gradients of the others.
         closed_options: whether a group with an unknown option is refused.
-        zero_at_zero: whether a first gradient of zeros gives an update of zeros.
     """
 
     name: str

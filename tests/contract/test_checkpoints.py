@@ -13,7 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from cases import CASES, DTYPES, assert_same_state, flat_state, parameters, run, shapes_for
+from cases import (
+    CASES,
+    DTYPES,
+    assert_same_state,
+    flat_state,
+    parameters,
+    run,
+    set_gradients,
+    shapes_for,
+)
 
 TESTS = Path(__file__).parent.parent
 
@@ -40,8 +49,14 @@ def twin(case, params):
     return case.build(others), others
 
 
+def options(optimizer):
+    return [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+
 def assert_continues(first, params, second, others):
     assert_same_state(first, second)
+    assert options(first) == options(second)
+    assert first.defaults == second.defaults
     run(first, params, range(3, 6))
     run(second, others, range(3, 6))
     assert all(map(torch.equal, params, others))
@@ -80,6 +95,45 @@ def test_copies_survive_a_scheduler(case):
     run(optimizer, params, range(3))
     others, other = pickle.loads(pickle.dumps((params, optimizer)))
     assert_continues(optimizer, params, other, others)
+
+
+@pytest.mark.parametrize("way", ["state_dict", "pickle", "deepcopy"])
+def test_a_copy_of_a_copy_is_saved_and_loaded_like_the_first(case, way):
+    params = parameters(shapes_for(case))
+    optimizer = case.build(params)
+    run(optimizer, params, range(3))
+    others, other = params, optimizer
+    for _ in range(2):
+        if way == "state_dict":
+            fresh, weights = twin(case, others)
+            fresh.load_state_dict(saved_and_loaded(other.state_dict()))
+            other, others = fresh, weights
+        elif way == "pickle":
+            others, other = pickle.loads(pickle.dumps((others, other)))
+        else:
+            others, other = copy.deepcopy((others, other))
+    last, weights = twin(case, others)
+    last.load_state_dict(saved_and_loaded(other.state_dict()))
+    assert_continues(optimizer, params, last, weights)
+
+
+def test_reading_the_state_of_a_parameter_changes_nothing(case):
+    params, same = parameters(shapes_for(case)), parameters(shapes_for(case))
+    optimizer, reference = case.build(params), case.build(same)
+    assert not optimizer.state[params[0]]
+    assert not optimizer.state[params[1]]
+    for step in range(3):
+        for each, weights in ((optimizer, params), (reference, same)):
+            set_gradients(weights, step)
+            if step == 0:
+                weights[1].grad = None
+            each.step()
+    assert all(map(torch.equal, params, same))
+    dictionary = case.build(parameters(shapes_for(case))).state_dict()
+    dictionary["state"] = {0: {}}
+    other, others = twin(case, parameters(shapes_for(case)))
+    other.load_state_dict(dictionary)
+    run(other, others, range(2))
 
 
 def test_state_holds_only_tensors_and_numbers(started):
@@ -190,9 +244,9 @@ def test_state_dict_works_after_a_parameter_has_been_dropped(case):
     params = parameters(shapes_for(case))
     optimizer = case.build(params)
     run(optimizer, params, range(2))
-    dropped = optimizer.param_groups[0]["params"].pop()
-    del optimizer.state[dropped]
+    optimizer.param_groups[0]["params"].pop()
     assert len(optimizer.state_dict()["state"]) == len(params) - 1
+    assert len(optimizer.state) == len(params) - 1
 
 
 _CHILD = """

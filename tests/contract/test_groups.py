@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 from torch.nn import Parameter
@@ -47,6 +48,57 @@ def test_each_group_uses_its_own_learning_rate_and_decay(case):
     assert torch.equal(params[0], start[0])
     for param, before in zip(params[1:], start[1:], strict=True):
         torch.testing.assert_close(param.data, 0.95 * before, rtol=1e-12, atol=0)
+
+
+# another valid value for each option that a group may set for itself
+OTHER_VALUES = {
+    "lr": 0.037,
+    "momentum": 0.5,
+    "weight_decay": 0.3,
+    "nesterov": lambda value: not value,
+    "weight_decay_method": lambda value: "l2" if value == "decoupled" else "decoupled",
+    "schedule": lambda value: "quintic" if value != "quintic" else "simple",
+    "steps": 7,
+    "scale": "unit_rms",
+    "iteration_dtype": "bfloat16",
+    "layout": "stack",
+    "fp32_matmul_prec": "medium",
+}
+# these have tests of their own: one has effect on float32 products alone, one changes the shapes
+TESTED_ELSEWHERE = {"fp32_matmul_prec", "layout"}
+
+
+def test_every_option_of_a_group_is_its_own(case):
+    shapes = shapes_for(case)
+    # where a metric is shared, what changes one group's gradients changes the steps of all
+    fixed = {"weight_decay_method": "decoupled"} if case.coupled else {}
+    for name, value in OTHER_VALUES.items():
+        base = case.build(parameters(shapes), **fixed).param_groups[0]
+        if name not in base or name in TESTED_ELSEWHERE or name in fixed:
+            continue
+        other = value(base[name]) if callable(value) else value
+        assert other != base[name], name
+        mixed, first, second = (parameters(shapes) for _ in range(3))
+        groups = [{"params": mixed[:1]}, {"params": mixed[1:], name: other}]
+        optimizer, plain = case.build(groups, **fixed), case.build(first, **fixed)
+        changed = case.build(second, **{**fixed, name: other})
+        for step in range(2):
+            for each, weights in ((optimizer, mixed), (plain, first), (changed, second)):
+                set_gradients(weights, step)
+                each.step()
+        torch.testing.assert_close(mixed[0], first[0], rtol=1e-12, atol=1e-13, msg=name)
+        for place in range(1, len(mixed)):
+            left, right = mixed[place], second[place]
+            torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-13, msg=name)
+            if not case.coupled:
+                assert (left - first[place]).abs().max() > 1e-9, name
+
+
+def test_scalars_of_array_libraries_become_plain_numbers(case):
+    params = parameters(shapes_for(case))
+    group = case.build(params, lr=numpy.float64(0.5), weight_decay=numpy.float32(0.25))
+    assert type(group.param_groups[0]["lr"]) is float
+    assert type(group.param_groups[0]["weight_decay"]) is float
 
 
 def test_given_dictionaries_are_not_written(case):

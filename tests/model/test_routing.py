@@ -46,6 +46,20 @@ def test_a_matrix_tied_to_an_embedding_is_never_a_matrix():
     assert all("embedding.weight" not in names(model, group["params"]) for group in groups)
 
 
+def test_a_first_layer_with_one_channel_is_no_depthwise_convolution():
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=8))
+    groups, _ = hidden_matrix_groups(model, head=None)
+    assert names(model, groups[0]["params"]) == ["0.weight"]
+
+
+def test_a_head_of_several_modules_is_left_out_whole_and_a_strange_one_refused():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+    groups, _ = hidden_matrix_groups(model, head=model[1])
+    assert names(model, groups[0]["params"]) == ["0.weight"]
+    with pytest.raises(ValueError, match="head must be a module of the model, got Linear"):
+        hidden_matrix_groups(model, head=nn.Linear(4, 2))
+
+
 def test_frozen_parameters_are_left_out():
     model = Net()
     model.hidden.weight.requires_grad_(False)

@@ -179,6 +179,10 @@ def test_channels_last_kernels_keep_their_strides():
         ("schedule", "cubic-ish"),
         ("schedule", ((1.0, 2.0),)),
         ("schedule", ()),
+        ("schedule", 5),
+        ("schedule", None),
+        ("schedule", ("ab",)),
+        ("schedule", ((1.0, 2.0, float("nan")),)),
         ("steps", 0),
         ("steps", 2.5),
         ("scale", "adam"),
@@ -190,6 +194,10 @@ def test_channels_last_kernels_keep_their_strides():
 def test_bad_options_are_refused_at_construction(option, value):
     with pytest.raises(ValueError, match=option):
         Muon(parameters([(4, 3)]), **{option: value})
+    optimizer = Muon(parameters([(4, 3)]))
+    with pytest.raises(ValueError, match=option):
+        optimizer.add_param_group({"params": parameters([(4, 3)]), option: value})
+    assert len(optimizer.param_groups) == 1
 
 
 def test_a_misplaced_parameter_is_refused_by_name_with_its_shape():

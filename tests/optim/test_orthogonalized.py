@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -163,6 +165,41 @@ def test_an_update_that_is_changed_in_place_does_not_reach_the_state(fn):
     torch.testing.assert_close(optimizer.state[param]["momentum_buffer"], expected)
 
 
+@pytest.mark.parametrize("kept", ["gradient", "buffer"])
+def test_a_hook_cannot_write_to_what_an_override_returns_by_mistake(kept):
+    class Careless(OrthogonalizedOptimizer):
+        def orthogonalize(self, param, grad, **kwargs):
+            return param.grad if kept == "gradient" else self.state[param]["momentum_buffer"]
+
+        def pre_weight_update_fn_inplace(self, param, update):
+            update.zero_()
+
+    (param,) = parameters(SHAPES[:1])
+    optimizer = build([param], cls=Careless)
+    set_gradients([param], 0)
+    gradient = param.grad.clone()
+    optimizer.step()
+    assert torch.equal(param.grad, gradient)
+    torch.testing.assert_close(optimizer.state[param]["momentum_buffer"], 0.1 * gradient)
+
+
+def test_an_update_of_another_shape_is_refused_instead_of_broadcast():
+    optimizer = build([("w", parameters(SHAPES[:1])[0])], scaled_orthogonalize_fn=torch.sum)
+    with pytest.raises(ValueError, match=r"'w' has shape \(\), the parameter \(4, 3\)"):
+        run(optimizer, optimizer.param_groups[0]["params"], [0])
+
+
+def test_an_override_may_delegate_to_the_identity_where_no_map_was_given():
+    class Delegating(OrthogonalizedOptimizer):
+        def orthogonalize(self, param, grad, **kwargs):
+            return self.scaled_orthogonalize_fn(grad.reshape(-1)).reshape(grad.shape)
+
+    params, same = parameters(SHAPES), parameters(SHAPES)
+    run(build(params, cls=Delegating, scaled_orthogonalize_fn=None), params, range(2))
+    run(build(same, scaled_orthogonalize_fn=None), same, range(2))
+    assert all(map(torch.equal, params, same))
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_a_map_that_works_in_place_changes_neither_state_nor_gradient(nesterov):
     (param,) = parameters(SHAPES[:1])
@@ -182,13 +219,16 @@ def test_matmul_precision_is_set_inside_and_restored(precision):
 
     def fn(x):
         seen.append(torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("medium")  # a map may change it and forget it
         if len(seen) == 2:
             raise KeyError("from the user's map")
         return x
 
     before = torch.get_float32_matmul_precision()
     (param,) = parameters(SHAPES[:1])
-    optimizer = build([param], fp32_matmul_prec=precision, scaled_orthogonalize_fn=fn)
+    optimizer = build(
+        [{"params": [param], "fp32_matmul_prec": precision}], scaled_orthogonalize_fn=fn
+    )
     run(optimizer, [param], [0])
     with pytest.raises(KeyError):
         run(optimizer, [param], [1])
@@ -219,6 +259,22 @@ def test_other_tensors_than_matrices_are_refused():
         optimizer.orthogonalize(torch.zeros(2, 3, 4), torch.zeros(2, 3, 4))
 
 
+def test_options_may_not_take_the_names_of_the_arguments_of_orthogonalize():
+    with pytest.raises(ValueError, match="cannot be called grad"):
+        build([{"params": parameters(SHAPES), "grad": 1}])
+
+
+def test_matmul_precision_works_beside_the_settings_of_each_backend():
+    """Torch refuses its global setting once a backend's own has been used."""
+    script = (
+        "import torch, steepest; torch.backends.cuda.matmul.fp32_precision = 'tf32'; "
+        "p = torch.nn.Parameter(torch.ones(3, 2)); p.grad = torch.ones(3, 2); "
+        "steepest.Muon([p]).step(); "
+        "assert torch.backends.cuda.matmul.fp32_precision == 'tf32'"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, timeout=60)
+
+
 def test_the_map_is_not_an_option_of_a_group():
     with pytest.raises(ValueError, match="whole optimizer"):
         build([{"params": parameters(SHAPES), "scaled_orthogonalize_fn": torch.clone}])
@@ -226,10 +282,10 @@ def test_the_map_is_not_an_option_of_a_group():
 
 def test_copies_keep_the_map_and_attributes_of_a_subclass():
     optimizer = build(parameters(SHAPES), scaled_orthogonalize_fn=double)
-    optimizer.note = "kept"
+    optimizer.note, optimizer.step_count = "kept", 3
     for other in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
         assert other.scaled_orthogonalize_fn is double
-        assert other.note == "kept"
+        assert (other.note, other.step_count) == ("kept", 3)
 
 
 def test_a_backward_inside_the_closure_works_repeatedly():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch.nn import Parameter
@@ -164,6 +166,88 @@ def test_a_group_added_later_had_zero_gradients_before(metric):
         torch.testing.assert_close(flat(params), weights, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("metric", ["window", "diagonal"])
+def test_gradients_as_large_as_the_metric_can_hold(metric):
+    largest = 1e153 if metric == "window" else 1e18
+    params = parameters(SHAPES, dtype=torch.float64 if metric == "window" else torch.float32)
+    optimizer = ProjectionRegularizedSGD(params, metric=metric, beta=0.3, ridge=1.0)
+    for scale in (1.0, largest, 1.0):
+        for param in params:
+            param.grad = torch.full_like(param, scale / 10)
+        optimizer.step()
+        assert all(param.isfinite().all() for param in params)
+    start = flat(params)
+    for param in params:
+        param.grad = torch.full_like(param, 100 * largest)
+    with pytest.raises(RuntimeError, match="too large"):
+        optimizer.step()
+    assert torch.equal(flat(params), start)
+
+
+@pytest.mark.parametrize("metric", ["dense", "window", "diagonal"])
+def test_options_may_change_between_steps(metric):
+    """The formula holds with the options of each step; a wider window fills from then on."""
+    params = parameters(SHAPES)
+    optimizer = ProjectionRegularizedSGD(params, lr=0.1, history_size=2, metric=metric)
+    diagonal = metric == "diagonal"
+    oracle = oracles.ProjectionRegularized(
+        history_size=2, beta=0.0, ridge=1e-2, rho=0.1, alpha=0.1, diagonal=diagonal
+    )
+    weights = flat(params)
+    changes = {3: {"alpha": 0.5, "rho": 0.3}, 5: {"history_size": 4}, 9: {"history_size": 1}}
+    for step in range(12):
+        for name, value in changes.get(step, {}).items():
+            optimizer.param_groups[0][name] = value
+            setattr(oracle, name, value)
+        set_gradients(params, step)
+        weights = weights - 0.1 * oracle.direction(flat([param.grad for param in params]))
+        optimizer.step()
+        torch.testing.assert_close(flat(params), weights, rtol=1e-10, atol=1e-12)
+
+
+def test_an_option_of_the_metric_that_changes_in_one_group_alone_is_refused():
+    params = parameters(SHAPES)
+    optimizer = ProjectionRegularizedSGD([{"params": params[:1]}, {"params": params[1:]}])
+    run(optimizer, params, range(2))
+    optimizer.param_groups[1]["ridge"] = 1.0
+    start = flat(params)
+    with pytest.raises(ValueError, match=r"ridge.*0\.01 in group 0 and 1\.0 in group 1"):
+        run(optimizer, params, [2])
+    assert torch.equal(flat(params), start)
+    with pytest.raises(ValueError, match="ridge"):
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_state_of_parameters_at_different_steps_is_refused_at_load():
+    params = parameters(SHAPES)
+    optimizer = ProjectionRegularizedSGD(params)
+    run(optimizer, params, range(2))
+    dictionary = copy.deepcopy(optimizer.state_dict())
+    dictionary["state"][1]["step"] = 7
+    with pytest.raises(ValueError, match=r"different numbers of steps \(\[2, 7\]\)"):
+        optimizer.load_state_dict(dictionary)
+
+
+def test_a_parameter_that_leaves_takes_its_part_of_the_metric_along():
+    params, alone = parameters(SHAPES), parameters(SHAPES)
+    optimizer = ProjectionRegularizedSGD(params, history_size=6)
+    reference = ProjectionRegularizedSGD(alone[1:], history_size=6)
+    run(optimizer, params, range(3))
+    for step in range(3):
+        set_gradients(alone, step)
+        reference.step()
+    optimizer.param_groups[0]["params"].pop(0)
+    for param, other in zip(params, alone, strict=True):
+        other.data.copy_(param)
+    for step in range(3, 8):
+        for each, weights in ((optimizer, params), (reference, alone)):
+            set_gradients(weights, step)
+            each.step()
+    for param, other in zip(params[1:], alone[1:], strict=True):
+        torch.testing.assert_close(param, other, rtol=1e-12, atol=1e-13)
+    assert torch.equal(params[0], alone[0])
+
+
 def test_parameters_of_several_dtypes_share_one_metric():
     mixed = parameters(SHAPES)
     mixed[1].data, mixed[2].data = mixed[1].data.float(), mixed[2].data.bfloat16()
@@ -208,7 +292,7 @@ def test_a_gradient_that_is_not_finite_is_refused_before_anything_has_changed(me
     run(optimizer, params, range(2))
     set_gradients(params, 2)
     params[1].grad[0] = value
-    with pytest.raises(RuntimeError, match="parameter 1 of group 0 is not finite"):
+    with pytest.raises(RuntimeError, match="parameter 1 of group 0 is not finite or too large"):
         optimizer.step()
     run(optimizer, params, range(2, 4))
     run(reference, clean, range(4))

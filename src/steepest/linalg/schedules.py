@@ -5,6 +5,7 @@ One step maps each singular value s to a·s + b·s³ + c·s⁵. A table lists (a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -121,8 +122,25 @@ def _table(schedule: Schedule) -> Table:
                 f"schedule must be one of {allowed} or a sequence of (a, b, c), got {schedule!r}"
             )
         return SCHEDULES[schedule]
-    rows = tuple(tuple(float(number) for number in row) for row in schedule)
-    if not rows or any(len(row) != 3 for row in rows):
-        raise ValueError(f"schedule must hold (a, b, c) triples, got {schedule!r}")
-    triples = tuple((row[0], row[1], row[2]) for row in rows)
+    triples = tuple(_triple(row, schedule) for row in schedule) if _is_row(schedule) else ()
+    if not triples:
+        raise ValueError(
+            f"schedule must be a name or a sequence of (a, b, c) triples, got {schedule!r}"
+        )
     return Table(triples, source="given", any_prefix=False, continuation=triples[-1])
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _triple(row: object, schedule: object) -> Coefficients:
+    if (
+        not isinstance(row, Sequence)
+        or len(row) != 3
+        or not all(isinstance(number, (int, float)) and math.isfinite(number) for number in row)
+    ):
+        raise ValueError(
+            f"schedule must hold (a, b, c) triples of finite numbers, got {row!r} in {schedule!r}"
+        )
+    return float(row[0]), float(row[1]), float(row[2])

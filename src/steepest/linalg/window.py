@@ -67,7 +67,7 @@ def advance(
 
     $$λ_t = βλ_{t-1} + λ, \qquad w ← βw, \qquad w_j ← w_j + (1-β)/k$$
 
-    the last for the k = min(t, ``history_size``) latest columns; at t = 1 it is w = 1/k. A column
+    the last for the k latest columns, at most ``history_size``; at t = 1 it is w = 1. A column
     older than those is forgotten when its weight is at most ``tail_tolerance`` times the largest.
 
     Args:
@@ -83,7 +83,9 @@ def advance(
     """
     step = columns.step + 1
     recent = columns.column_step > max(step - history_size, 0)
-    share = 1.0 if step == 1 else (1.0 - beta) / min(step, history_size)
+    # fewer than min(step, history_size) where history_size has been raised since
+    count = int(recent.sum()) + 1
+    share = 1.0 if step == 1 else (1.0 - beta) / count
     weights = columns.weights * beta + share * recent.double()
     largest = max([share, *weights.tolist()])
     kept = recent | (weights > tail_tolerance * largest)

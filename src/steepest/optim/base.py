@@ -17,16 +17,13 @@ from steepest.optim.decay import decay_
 
 # what torch's own classes keep on the object and rebuild themselves; learning-rate schedulers put
 # a wrapped ``step`` there, which belongs to the scheduler and not to a copy
-_NOT_COPIED = (
-    "_optimizer_",
-    "_zero_grad_profile_name",
-    "_warned_capturable",
-    "_opt_called",
-    "step",
-)
+_NOT_COPIED = {"_zero_grad_profile_name", "_opt_called", "step"}
 
 # options that learning-rate schedulers add to the groups
 _SCHEDULER_OPTIONS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
+
+# options by which torch's own optimizers are told from ours where a class takes any option
+_FOREIGN_OPTIONS = {"foreach", "fused", "capturable", "differentiable"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +138,7 @@ class SteepestOptimizer(Optimizer):
             gradients = [self._decay(entry) for entry in part]
             updates = self._directions(part, gradients)
             for entry, update in zip(part, updates, strict=True):
+                _check_update(update, entry)
                 self.pre_weight_update_fn_inplace(entry.param, update)
                 entry.param.add_(update, alpha=-entry.group["lr"])
                 self.post_weight_update_fn_inplace(entry.param)
@@ -187,9 +185,10 @@ class SteepestOptimizer(Optimizer):
         before = len(self.param_groups)
         super().add_param_group(group)
         try:
+            _use_plain_numbers(group)
             self._check_group(before)
-        except (ValueError, RuntimeError):
-            del self.param_groups[before]
+        except BaseException:
+            del self.param_groups[before:]
             raise
 
     def _check_group(self, index: int) -> None:
@@ -203,18 +202,30 @@ class SteepestOptimizer(Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         """Return what copies keep: all but hooks and a scheduler's wrapper of ``step``."""
         return {
-            name: value for name, value in self.__dict__.items() if not name.startswith(_NOT_COPIED)
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in _NOT_COPIED and not name.startswith("_optimizer_")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over copied or loaded attributes; options that they lack get the defaults."""
+        differentiable = "differentiable" in state.get("defaults", getattr(self, "defaults", {}))
         super().__setstate__(state)
+        if not differentiable:  # which torch adds, though it is no option here
+            self.defaults.pop("differentiable", None)
         for group in self.param_groups:
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
         for param, value in list(self.state.items()):
             if isinstance(value, _Intact):
                 self.state[param] = value.on(param)
+
+    def state_dict(self) -> StateDict:
+        """Return options and state; the state of parameters that left their group is dropped."""
+        params = {param for group in self.param_groups for param in group["params"]}
+        for param in [param for param in self.state if param not in params]:
+            del self.state[param]
+        return super().state_dict()
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict: each state tensor keeps its dtype and bits, on its parameter's device.
@@ -246,9 +257,12 @@ class SteepestOptimizer(Optimizer):
                 f"{_sizes(groups)} parameters in its groups, this one {_sizes(self.param_groups)}"
             )
         for saved, group in zip(groups, self.param_groups, strict=True):
-            checks.known_options(
-                saved, dict.fromkeys([*group, *self.defaults, *_SCHEDULER_OPTIONS])
-            )
+            if self._open_options:
+                foreign = _FOREIGN_OPTIONS & saved.keys() - group.keys()
+                known = {key: None for key in saved if key not in foreign}
+            else:
+                known = dict.fromkeys([*group, *self.defaults, *_SCHEDULER_OPTIONS])
+            checks.known_options(saved, known)
             self._check_options({**self.defaults, **saved})
         params = list(chain.from_iterable(group["params"] for group in self.param_groups))
         keys = list(chain.from_iterable(group["params"] for group in groups))
@@ -294,8 +308,23 @@ class _Intact:
 def _keep_intact(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
     assert isinstance(optimizer, SteepestOptimizer)
     optimizer._check_loaded(state_dict)
-    state = {key: _Intact(value) for key, value in state_dict["state"].items()}
+    state = {key: _Intact(value) for key, value in state_dict["state"].items() if value}
     return {**state_dict, "state": state}
+
+
+def _use_plain_numbers(group: dict[str, Any]) -> None:
+    """Replace scalars of array libraries by Python's, which every checkpoint can hold."""
+    for name, value in group.items():
+        if hasattr(value, "item") and not isinstance(value, Tensor):
+            group[name] = value.item()
+
+
+def _check_update(update: Tensor, entry: Entry) -> None:
+    if update.shape != entry.param.shape:
+        raise ValueError(
+            f"the update of {entry.name} has shape {tuple(update.shape)}, the parameter "
+            f"{tuple(entry.param.shape)}"
+        )
 
 
 def _check_no_duplicates(params: Iterable[Any]) -> None:

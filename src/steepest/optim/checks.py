@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, Tensor) and value.numel() == 1:
+    if isinstance(value, Tensor) and value.ndim == 0:
         return float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
+        raise ValueError(f"{name} must be a number or a tensor without axes, got {value!r}")
     return float(value)
 
 
@@ -61,7 +61,7 @@ def choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 def known_options(group: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Accept a parameter group that has no options but the known ones."""
-    unknown = sorted(group.keys() - known.keys() - {"params", "param_names"})
+    unknown = sorted(group.keys() - known.keys() - {"params", "param_names", "name"})
     if unknown:
         raise ValueError(
             f"unknown option {', '.join(map(repr, unknown))} in a parameter group; "
@@ -71,6 +71,6 @@ def known_options(group: Mapping[str, Any], known: Mapping[str, Any]) -> None:
 
 def parameter_name(group: Mapping[str, Any], position: int, group_position: int) -> str:
     """Return how messages call a parameter: by its name where it has one, else by its place."""
-    if "param_names" in group:
+    if position < len(group.get("param_names", ())):
         return f"parameter {group['param_names'][position]!r}"
     return f"parameter {position} of group {group_position}"

@@ -19,6 +19,11 @@ from steepest.optim.momentum import average_, averaged
 _log = logging.getLogger(__name__)
 
 
+def identity(x: Tensor) -> Tensor:
+    """Return ``x``: the map of an optimizer that was given none."""
+    return x
+
+
 class OrthogonalizedOptimizer(SteepestOptimizer):
     r"""Momentum SGD whose updates pass through a map that orthogonalizes them.
 
@@ -50,9 +55,11 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         fp32_matmul_prec: ``torch.set_float32_matmul_precision`` while orthogonalizing, restored
             after: "highest", "high" or "medium".
         scaled_orthogonalize_fn: maps D to U; it gets a tensor of its own to work on. Without one
-            a warning is logged and the step is plain momentum SGD.
+            it is the identity and the step is plain momentum SGD; a warning is logged, unless
+            ``orthogonalize`` is overridden.
         **kwargs: more options with their defaults, which groups may override and ``orthogonalize``
-            receives.
+            receives. An override should end in ``**kwargs``: it gets all options of the group,
+            with those that schedulers add.
 
     Raises:
         ValueError: for an option out of range, or a parameter that is not a matrix while
@@ -93,7 +100,7 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         scaled_orthogonalize_fn: Callable[[Tensor], Tensor] | None = None,
         **kwargs: Any,
     ) -> None:
-        self.scaled_orthogonalize_fn = scaled_orthogonalize_fn
+        self.scaled_orthogonalize_fn = scaled_orthogonalize_fn or identity
         if scaled_orthogonalize_fn is None and not self._overrides_orthogonalize():
             _log.warning(
                 "%s has no scaled_orthogonalize_fn and uses the identity: its step is plain "
@@ -129,7 +136,7 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
                 f"only matrices can be orthogonalized, got shape {tuple(grad.shape)}; override "
                 "orthogonalize to reshape other parameters"
             )
-        return grad if self.scaled_orthogonalize_fn is None else self.scaled_orthogonalize_fn(grad)
+        return self.scaled_orthogonalize_fn(grad)
 
     @classmethod
     def _overrides_orthogonalize(cls) -> bool:
@@ -143,6 +150,12 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
             "weight_decay_method", group["weight_decay_method"], get_args(WeightDecayMethod)
         )
         checks.choice("fp32_matmul_prec", group["fp32_matmul_prec"], get_args(MatmulPrecision))
+        reserved = sorted({"self", "param", "grad"} & group.keys())
+        if reserved:
+            raise ValueError(
+                f"an option cannot be called {', '.join(reserved)}: orthogonalize receives the "
+                "parameter and its gradient under these names"
+            )
         if "scaled_orthogonalize_fn" in group:
             raise ValueError(
                 "scaled_orthogonalize_fn belongs to the whole optimizer and not to a parameter "
@@ -184,4 +197,12 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         average_(buffer, gradient, momentum=momentum)
         ahead = averaged(buffer, gradient, momentum=momentum, nesterov=options["nesterov"])
         with matmul_precision(options["fp32_matmul_prec"]):
-            return self.orthogonalize(entry.param, ahead, **options)
+            update = self.orthogonalize(entry.param, ahead, **options)
+        # an override may return what a hook must not write to
+        aliased = any(_share_storage(update, kept) for kept in (entry.gradient, buffer))
+        return update.clone() if aliased else update
+
+
+def _share_storage(left: Tensor, right: Tensor) -> bool:
+    pointer = left.untyped_storage().data_ptr()
+    return pointer != 0 and pointer == right.untyped_storage().data_ptr()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
+from torch.optim.optimizer import ParamsT, StateDict
 
 from steepest.geometry.window import (
     Metric,
@@ -78,7 +79,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
     with each group's own η. α = 1 is the damped empirical-Fisher step.
 
     The default form of the metric works on the Gram matrix of the columns alone and reads the
-    window twice: memory m·p, time proportional to m·p. With β > 0, columns older than the
+    window twice: memory m·p and a small m × m matrix for each tensor, time proportional to m·p.
+    With β > 0, columns older than the
     window count on with falling weight and are kept until that weight is ``tail_tolerance`` of the
     largest.
 
@@ -95,7 +97,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         alpha: α in [0, 1], share of the plain preconditioned gradient.
         max_exact_parameters: the largest p that ``metric="dense"`` accepts.
         metric: "window", by algebra on the Gram matrix; "dense", the formula as written, with
-            p × p matrices; "diagonal", with the covariance replaced by its diagonal in S and the
+            p × p matrices, which in float32 can be singular where λ is lost beside the squared
+            gradients (torch's ``LinAlgError``); "diagonal", with the covariance replaced by its diagonal in S and the
             projection as it stands; "auto" is "window".
         tail_tolerance: in [0, 1), for "window" with β > 0: the weight, relative to the largest,
             under which a column older than the window is dropped; 0 keeps all. The default drops
@@ -106,7 +109,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
     Raises:
         ValueError: for an option out of range, or one that must be equal in all groups and is not.
         RuntimeError: for ``metric="dense"`` with more than ``max_exact_parameters`` parameters, and
-            at the step for a gradient that is sparse or not finite, before anything has changed.
+            at the step for a gradient that is sparse, not finite, or so large that its square is
+            not, before anything has changed.
 
     State, the same for every parameter that has had a gradient:
         ``step`` and ``damping``, numbers; ``column_step`` and ``weights`` ``(slots,)``, what the
@@ -181,13 +185,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
 
     def _check_group(self, index: int) -> None:
         super()._check_group(index)
-        group, first = self.param_groups[index], self.param_groups[0]
-        for name in _SHARED:
-            if group[name] != first[name]:
-                raise ValueError(
-                    f"{name} must be equal in all parameter groups, which share one metric: it is "
-                    f"{first[name]!r} in group 0 and {group[name]!r} in group {index}"
-                )
+        group = self.param_groups[index]
+        _check_shared(self.param_groups)
         total, most = self._size(), group["max_exact_parameters"]
         if group["metric"] == "dense" and total > most:
             raise RuntimeError(
@@ -198,14 +197,28 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
 
     def _check_gradients(self, entries: Sequence[Entry]) -> None:
         super()._check_gradients(entries)
+        _check_shared(self.param_groups)
+        size = self._size()
         for entry in entries:
-            if not entry.gradient.isfinite().all():
-                raise RuntimeError(
-                    f"the gradient of {entry.name} is not finite; it would stay in the window for "
-                    "many steps, so this step was not taken"
-                )
-            if entry.param in self.state:
-                _check_metric_of(self.state[entry.param], entry.group["metric"], entry.name)
+            _check_magnitude(entry, size)
+            state = self.state.get(entry.param)
+            if state:
+                _check_metric_of(state, entry.group["metric"], entry.name)
+                if "metric_rows" in state and state["metric_rows"].shape[1] > size:
+                    raise ValueError(
+                        "a parameter was taken out of the groups, and metric='dense' cannot forget "
+                        "its part of the metric; make a new optimizer"
+                    )
+
+    def _check_loaded(self, state_dict: StateDict) -> None:
+        super()._check_loaded(state_dict)
+        _check_shared([{**self.defaults, **group} for group in state_dict["param_groups"]])
+        steps = {state["step"] for state in state_dict["state"].values() if state}
+        if len(steps) > 1:
+            raise ValueError(
+                f"the loaded parameters have seen different numbers of steps ({sorted(steps)}), "
+                "though they share one window"
+            )
 
     def _check_loaded_state(
         self, state: Mapping[str, Any], param: Tensor, group: Mapping[str, Any], name: str
@@ -248,10 +261,16 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
 
     def _columns(self) -> Columns:
         """What the slots hold, from the state of any parameter: it is the same for all."""
-        for state in self.state.values():
-            return Columns(
-                state["step"], state["column_step"].cpu(), state["weights"].cpu(), state["damping"]
-            )
+        for group in self.param_groups:
+            for param in group["params"]:
+                state = self.state.get(param)
+                if state:
+                    return Columns(
+                        state["step"],
+                        state["column_step"].cpu(),
+                        state["weights"].cpu(),
+                        state["damping"],
+                    )
         return Columns.empty()
 
     def _track(
@@ -261,7 +280,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         tracked, offset, size = [], 0, self._size()
         for group in self.param_groups:
             for param in group["params"]:
-                if param in given or param in self.state:
+                if param in given or self.state.get(param):
                     state = self.state[param]
                     item = _Tracked(param, param in given, state, offset)
                     if not state:
@@ -359,6 +378,33 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
             for item in tracked
             if item.moves
         }
+
+
+def _check_shared(groups: Sequence[Mapping[str, Any]]) -> None:
+    for index, group in enumerate(groups):
+        for name in _SHARED:
+            if group[name] != groups[0][name]:
+                raise ValueError(
+                    f"{name} must be equal in all parameter groups, which share one metric: it is "
+                    f"{groups[0][name]!r} in group 0 and {group[name]!r} in group {index}"
+                )
+
+
+def _check_magnitude(entry: Entry, size: int) -> None:
+    """Refuse a gradient whose squares, summed over ``size`` entries, would not be finite."""
+    if entry.gradient.numel() == 0:
+        return
+    # the window's Gram matrix is in float64; the other metrics hold squares in their own dtype
+    exact = entry.group["metric"] in ("auto", "window")
+    dtype = torch.float64 if exact else _wide([entry.param])
+    largest = math.sqrt(torch.finfo(dtype).max / (4.0 * size))
+    found = float(torch.linalg.vector_norm(entry.gradient, ord=math.inf))
+    if not found <= largest:  # also for NaN
+        raise RuntimeError(
+            f"the gradient of {entry.name} is not finite or too large: its largest entry is "
+            f"{found}, and the metric can hold {largest:.1e}; it would stay in the window for many "
+            "steps, so this step was not taken"
+        )
 
 
 def _check_metric_of(state: Mapping[str, Any], metric: Metric, name: str) -> None:
