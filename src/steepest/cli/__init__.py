@@ -1,0 +1,1 @@
+"""What a person at a terminal runs; needs the optional dependencies ``steepest[cli]``."""

@@ -1,0 +1,180 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import torch
+import typer
+from rich.console import Console
+
+import steepest
+from steepest.cli.defaults import TRIALS
+from steepest.cli.errors import BadInputError
+from steepest.cli.experiment import Comparison, carry_out, prepare
+from steepest.cli.plot import write_picture
+from steepest.cli.record import as_record, write_json
+from steepest.cli.report import Reporter, heading, results_table
+from steepest.cli.specs import parse_specs
+from steepest.cli.tasks import load_task
+
+_BAD_INPUT, _INTERRUPTED = 2, 130
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"steepest {steepest.__version__} (torch {torch.__version__})")
+        raise typer.Exit
+
+
+@app.callback()
+def steepest_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show versions."),
+    ] = False,
+) -> None:
+    """PyTorch optimizers that take the steepest step in a chosen geometry."""
+
+
+@app.command(no_args_is_help=True)
+def compare(
+    task: Annotated[
+        str, typer.Argument(metavar="TASK", help="digits, digits-conv, text or diabetes.")
+    ],
+    optimizers: Annotated[
+        str,
+        typer.Option(metavar="LIST", help="Names with options, separated by commas; see above."),
+    ] = "muon,adamw,sgd,projected",
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Steps of each run.", show_default="by task")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", help="Runs of each setting, with seeds 0 to N-1.")
+    ] = 3,
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep",
+            help=f"Try {TRIALS} learning rates with each optimizer; the one with the least "
+            "validation loss is reported.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for results.", show_default="compare-TASK"),
+    ] = None,
+    threads: Annotated[
+        int,
+        typer.Option(metavar="N", help="Threads of torch; results may depend on them."),
+    ] = 1,
+) -> None:
+    """Train the same model with several optimizers and show who does better.
+
+    **Tasks**, which need no download: `digits` (handwritten digits, multilayer perceptron),
+    `digits-conv` (the same, convolutional network), `text` (Python's help topics by character,
+    transformer), `diabetes` (regression).
+
+    With one seed, all optimizers start from the same weights and see the same batches, with the
+    same warm-up and cosine decay of the learning rate. Settings are chosen on validation data;
+    the table shows test data.
+
+    **Optimizers**: `muon`, `projected`, `torch-muon`, and the classes of torch.optim in small
+    letters. Options of the class follow after colons; those not given are tuned for the task:
+
+    `--optimizers "muon:lr=0.02:steps=6,adamw:betas=(0.9,0.99),sgd:nesterov=true"`
+
+    muon and torch-muon take only hidden matrices. AdamW steps the rest of the model, with the same
+    lr and weight_decay or with the further options `rest_lr` and `rest_weight_decay`.
+
+    **Results**: a table, and in DIR a picture compare-TASK.png and every number in
+    compare-TASK.json. Ctrl-C keeps the finished runs. Exit codes: 0 done, 2 bad input,
+    130 interrupted.
+    """
+    threads_before = torch.get_num_threads()
+    try:
+        _check_counts(steps=steps, seeds=seeds, threads=threads)
+        torch.set_num_threads(threads)
+        comparison, folder = _prepare(task, optimizers, steps, seeds, sweep, out)
+        _run(comparison, folder)
+    except BadInputError as error:
+        _stop(str(error), _BAD_INPUT)
+    except KeyboardInterrupt:  # outside the runs
+        _stop("interrupted", _INTERRUPTED)
+    finally:
+        torch.set_num_threads(threads_before)
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise BadInputError(f"--{name} must be at least 1, got {count}")
+
+
+def _prepare(
+    task_name: str, optimizers: str, steps: int | None, seeds: int, sweep: bool, out: Path | None
+) -> tuple[Comparison, Path]:
+    """Check everything that the user gave, and make the folder for results."""
+    task = load_task(task_name)
+    specs = parse_specs(optimizers, sweep=sweep)
+    comparison = prepare(
+        task,
+        specs,
+        steps=steps or task.steps,
+        seeds=seeds,
+        sweep=sweep,
+        threads=torch.get_num_threads(),
+    )
+    folder = out or Path(f"compare-{task.name}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(f"cannot write to --out {folder}: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise BadInputError(f"cannot write to --out {folder}: no permission")
+    return comparison, folder
+
+
+def _run(comparison: Comparison, folder: Path) -> None:
+    """Carry out the comparison and show what came of it."""
+    output, progress = Console(), Console(stderr=True)
+    json_path = folder / f"compare-{comparison.task.name}.json"
+    with Reporter(comparison, progress, json_path) as reporter:
+        carry_out(comparison, reporter)
+    write_json(json_path, as_record(comparison))
+    paths = [json_path]
+    if comparison.started():
+        output.print(heading(comparison), markup=False, highlight=False, style="bold")
+        output.print(results_table(comparison))
+        for note in _notes(comparison):
+            output.print(note, markup=False, highlight=False, soft_wrap=True)
+        paths.append(write_picture(comparison, json_path.with_suffix(".png")))
+    for path in paths:
+        output.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    if comparison.status == "interrupted":
+        done = sum(len(trial.runs) for c in comparison.contenders for trial in c.trials)
+        _stop(
+            f"interrupted: kept the {done} finished of {comparison.run_count()} runs", _INTERRUPTED
+        )
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    return [
+        f"{contender.spec.label}: the best learning rate is at the edge of the grid"
+        for contender in comparison.contenders
+        if contender.chosen_at_edge()
+    ]
+
+
+def _stop(message: str, code: int) -> NoReturn:
+    typer.echo(f"steepest: {message}", err=True)
+    raise typer.Exit(code)
