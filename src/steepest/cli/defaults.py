@@ -38,7 +38,7 @@ USUAL: dict[str, dict[str, Any]] = {
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "digits": {
         "muon": {"lr": 1e-2},
-        "adamw": {"lr": 1e-2},
+        "adamw": {"lr": 3.2e-2},
         "sgd": {"lr": 0.32},
         "projected": {"lr": 0.32},
     },
