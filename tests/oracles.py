@@ -15,10 +15,11 @@ def newton_schulz(x: Tensor, table: list[tuple[float, float, float]]) -> Tensor:
     return x
 
 
-def polar(x: Tensor) -> Tensor:
-    """UVᵀ of the singular value decomposition, in float64."""
+def polar(x: Tensor, *, relative: float | None = None) -> Tensor:
+    """UVᵀ of the singular value decomposition, in float64, without the numerical null space."""
     u, s, vh = torch.linalg.svd(x.double(), full_matrices=False)
-    kept = s > s.max() * max(x.shape) * torch.finfo(torch.float64).eps
+    relative = relative or max(x.shape) * torch.finfo(torch.float64).eps
+    kept = s > s.max() * relative
     return u[:, kept] @ vh[kept]
 
 

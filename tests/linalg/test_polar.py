@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import oracles
-from steepest.linalg import SCHEDULES, coefficients, newton_schulz
+from steepest.linalg import SCHEDULES, coefficients, gram_newton_schulz, newton_schulz, polar
 
 SHAPES = [(1, 1), (1, 7), (7, 1), (5, 5), (3, 9), (9, 3), (33, 20)]
 
@@ -27,12 +27,17 @@ def with_singular_values(values, rows, columns, seed=0):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_equals_the_iteration_in_float64(schedule, shape, dtype, tolerance):
     x = matrix(*shape, dtype=dtype)
-    expected = oracles.newton_schulz(x, coefficients(schedule, 5))
-    result = newton_schulz(x, schedule=schedule, steps=5)
-    if schedule == "polar_express" and min(shape) == 1:
-        tolerance *= 4  # its first polynomial cancels ten to one at s = 1, which a row has
-    assert result.dtype == dtype
-    assert (result.double() - expected).norm() <= tolerance * expected.norm()
+    steps = len(SCHEDULES[schedule].coefficients)
+    expected = oracles.newton_schulz(x, coefficients(schedule, steps))
+    if min(shape) == 1:
+        tolerance *= 100  # steep polynomials cancel ten to one at s = 1, where a row is
+    # eight steps of one table do not converge, and carry rounding on; the interval of another ends
+    # at s = 1, where it is steepest
+    tolerance *= {"deepseek_v4": 30, "cans": 10}.get(schedule, 1)
+    for function in (newton_schulz, gram_newton_schulz, polar):
+        result = function(x, schedule=schedule, steps=steps)
+        assert result.dtype == dtype
+        assert (result.double() - expected).norm() <= tolerance * expected.norm()
 
 
 @pytest.mark.parametrize("shape", [(20, 20), (8, 30), (30, 8)])

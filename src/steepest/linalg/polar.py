@@ -1,11 +1,89 @@
-"""The polar factor UVᵀ of X = UΣVᵀ by odd matrix polynomials."""
+"""The polar factor UVᵀ of X = UΣVᵀ: by odd polynomials, or exactly."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from steepest.linalg.schedules import Schedule, coefficients
+from steepest.linalg.exact import polar_eigh, polar_qdwh, polar_svd, range_tolerance
+from steepest.linalg.iteration import Form, choose_form, iterate
+from steepest.linalg.minimax import minimax, minimax_error
+from steepest.linalg.schedules import Coefficients, Schedule, coefficients
+
+Method = Literal["auto", "newton_schulz", "gram_newton_schulz", "svd", "eigh", "qdwh"]
+
+# with a tolerance: the condition number that polynomials are given, and the steps they may take
+# before an eigendecomposition is cheaper
+_POLYNOMIAL_LOWER = 1e-2
+_POLYNOMIAL_STEPS = 5
+
+
+def polar(
+    x: Tensor,
+    *,
+    method: Method = "auto",
+    schedule: Schedule = "polar_express",
+    steps: int = 5,
+    tolerance: float | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Return the polar factor of each matrix, approximate or exact.
+
+    For X = UΣVᵀ it is U_r V_rᵀ over the numerical range: the r singular values above
+    max(m, n)·ε times the largest, with ε of the dtype of ``x`` (of float32 for 16-bit input).
+
+    Args:
+        x: matrices of shape ``(..., m, n)``, any real floating dtype; not changed.
+        method: "newton_schulz" and "gram_newton_schulz" apply the polynomials of ``schedule``, by
+            products with X or with XXᵀ; "svd", "eigh" (of XXᵀ) and "qdwh" (full rank only) are
+            exact. "auto" is the faster of the two forms for the shape or, with a ``tolerance``,
+            whatever reaches it first.
+        schedule: coefficient table, see ``SCHEDULES``; not for the exact methods.
+        steps: number of polynomials; not for the exact methods.
+        tolerance: largest relative error ‖Y − U_r V_rᵀ‖_F/√r of the result Y, for "auto". Minimax
+            polynomials are tried where they can reach it, and their residual ‖YYᵀ − I‖_F/√m, which
+            is no smaller than the error, is checked; else, or where the check fails, an
+            eigendecomposition of XXᵀ with an error estimate, then the same in float64, then QDWH
+            or a singular value decomposition.
+        dtype: dtype of the computation; default float32 for 16-bit input, else that of ``x``.
+
+    Returns:
+        A new tensor of the shape and dtype of ``x``. The result does not depend on the scale of
+        ``x``; a zero matrix gives exact zeros; a matrix with a non-finite entry gives a non-finite
+        matrix, without touching others of the batch.
+
+    Raises:
+        ValueError: if ``x`` has fewer than two dimensions or is not real and floating, for an
+            unknown method or schedule, or a ``tolerance`` that is not positive or is given with
+            another method than "auto".
+
+    Example:
+        >>> x = torch.tensor([[3.0, 0.0, 0.0], [0.0, 1e-3, 0.0]])
+        >>> polar(x, tolerance=1e-4).abs().round(decimals=3)
+        tensor([[1., 0., 0.],
+                [0., 1., 0.]])
+
+    Source: Higham, Functions of Matrices (2008), ch. 8; tables as ``SCHEDULES`` says.
+    """
+    check_matrices(x)
+    _check_method(method, tolerance)
+    if tolerance is not None:
+        return _on_normalized(x, lambda y: _within(y, tolerance, x.dtype), dtype=dtype)
+    if method in ("auto", "newton_schulz", "gram_newton_schulz"):
+        table = coefficients(schedule, steps)
+        form: Form | None = None
+        if method != "auto":
+            form = "gram" if method == "gram_newton_schulz" else "plain"
+        return _polynomials(x, table, form=form, dtype=dtype)
+    exact: dict[str, Callable[[Tensor, float], Tensor]] = {
+        "svd": lambda y, cut: polar_svd(y, tolerance=cut),
+        "eigh": lambda y, cut: polar_eigh(y, tolerance=cut)[0],
+        "qdwh": lambda y, cut: polar_qdwh(y, lower=cut),
+    }
+    return _on_normalized(x, lambda y: exact[method](y, _cut(y, x.dtype)), dtype=dtype)
 
 
 def newton_schulz(
@@ -19,7 +97,9 @@ def newton_schulz(
 
     With X₀ = X / ‖X‖_F, each step is
 
-    $$X_{i+1} = a X_i + (b\,X_i X_i^T + c\,(X_i X_i^T)^2) X_i$$
+    $$
+    X_{i+1} = a X_i + (b\,X_i X_i^T + c\,(X_i X_i^T)^2) X_i
+    $$
 
     on the orientation whose XXᵀ is the smaller, so that X keeps its singular vectors and each
     singular value s becomes a s + b s³ + c s⁵. The result does not depend on the scale of ``x``.
@@ -46,19 +126,38 @@ def newton_schulz(
     Source: Björck & Bowie (1971); Jordan et al., Muon (2024); tables as ``SCHEDULES`` says.
     """
     check_matrices(x)
-    table = coefficients(schedule, steps)
-    if x.numel() == 0:
-        return x.clone()
-    iterate = normalize(x, dtype=dtype or iteration_dtype(x.dtype))
-    tall = x.shape[-2] > x.shape[-1]
-    if tall:
-        iterate = iterate.mT
-    for a, b, c in table:
-        gram = iterate @ iterate.mT
-        # b·A + c·A² and a·X + (…)X, each as one fused product
-        polynomial = _fused_product(gram, gram, gram, beta=b, alpha=c)
-        iterate = _fused_product(iterate, polynomial, iterate, beta=a, alpha=1.0)
-    return (iterate.mT if tall else iterate).to(x.dtype)
+    return _polynomials(x, coefficients(schedule, steps), form="plain", dtype=dtype)
+
+
+def gram_newton_schulz(
+    x: Tensor,
+    *,
+    schedule: Schedule = "polar_express",
+    steps: int = 5,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Compute ``newton_schulz`` by way of the Gram matrix, for matrices far from square.
+
+    The polynomials are accumulated in Q on the short side, $X_n = Q X_0$, and all but two products
+    are of short side by short side. In float32 the result differs from ``newton_schulz`` by about
+    1e-5 for singular values above 1e-2 of the largest, and by up to 1e-3 for smaller ones.
+
+    Args:
+        x: matrices of shape ``(..., m, n)``, any real floating dtype; not changed.
+        schedule: coefficient table, see ``SCHEDULES``.
+        steps: number of polynomials, at least 1.
+        dtype: dtype of the iteration; default float32 for 16-bit input, else that of ``x``.
+
+    Example:
+        >>> x = torch.ones(1, 4)
+        >>> gram_newton_schulz(x, steps=8)
+        tensor([[0.5000, 0.5000, 0.5000, 0.5000]])
+
+    Source: the Gram form is in Dao et al., Gram Newton-Schulz (2026),
+    https://tridao.me/blog/2026/gram-newton-schulz/.
+    """
+    check_matrices(x)
+    return _polynomials(x, coefficients(schedule, steps), form="gram", dtype=dtype)
 
 
 def check_matrices(x: Tensor) -> None:
@@ -74,25 +173,155 @@ def iteration_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def normalize(x: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """Return ``x / ‖x‖_F`` for each matrix in ``dtype``, at any scale that ``x`` can hold.
+def normalize(x: Tensor, *, dtype: torch.dtype, exact: bool = False) -> Tensor:
+    """Return ``x / ‖x‖_F`` for each matrix as a new tensor of ``dtype``, at any scale.
 
-    The largest entry is divided out first, since the square of an entry beyond 1e±19 is not a
-    float32. That division happens in the wider of the two dtypes: narrowing first would overflow.
+    The norm is summed in float64, where the square of no narrower number over- or underflows, and
+    the division is done in the wider of the two dtypes: narrowing first would overflow.
+
+    With ``exact``, the norm is replaced by the next power of two, so that nothing is rounded: of a
+    matrix with condition κ, rounding would move the polar factor by κ times as much.
     """
-    wide = x.to(torch.promote_types(x.dtype, iteration_dtype(dtype)))
-    largest = wide.abs().amax(dim=(-2, -1), keepdim=True)
-    # a zero matrix stays zero; the quotient is exact zeros instead of 0/0
-    scaled = wide / torch.where(largest == 0, 1.0, largest)
-    norm = torch.linalg.matrix_norm(scaled, keepdim=True)
-    return scaled.div_(norm.clamp_min_(1.0)).to(dtype)
+    wide = x.to(torch.promote_types(x.dtype, iteration_dtype(dtype)), copy=True)
+    return normalize_(wide, exact=exact).to(dtype)
 
 
-def _fused_product(
-    add: Tensor, left: Tensor, right: Tensor, *, beta: float, alpha: float
+def normalize_(wide: Tensor, *, exact: bool = False) -> Tensor:
+    """Normalise in place and return the same tensor; see ``normalize``."""
+    if wide.dtype == torch.float64:  # its own squares can overflow
+        largest = torch.frexp(wide.abs().amax(dim=(-2, -1), keepdim=True)).exponent
+        # of a subnormal number, the power of two would itself be infinite
+        wide *= torch.exp2(-largest.clamp_min(-1000).double())
+    norm = torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True, dtype=torch.float64)
+    norm = torch.where(norm == 0, 1.0, norm)
+    # in two factors, since 1/norm of a subnormal float32 is beyond its range
+    if exact:
+        exponent = torch.frexp(norm).exponent
+        first = exponent.div(2, rounding_mode="floor")
+        return wide.mul_(torch.exp2(-first.double())).mul_(torch.exp2((first - exponent).double()))
+    half = norm.rsqrt().to(wide.dtype)
+    return wide.mul_(half).mul_(half)
+
+
+def newton_schulz_(x: Tensor, *, schedule: Schedule, steps: int) -> Tensor:
+    """Compute ``polar`` by polynomials in the memory of ``x``, which is overwritten.
+
+    Args:
+        x: wide matrices ``(b, m, n)``, m ≤ n, contiguous, not empty, of the dtype to iterate in.
+        schedule: coefficient table, see ``SCHEDULES``.
+        steps: number of polynomials.
+
+    Returns:
+        ``(b, m, n)``, in the memory of ``x`` or in new memory.
+    """
+    return iterate(normalize_(x), coefficients(schedule, steps), form=choose_form(x))
+
+
+def _polynomials(
+    x: Tensor, table: tuple[Coefficients, ...], *, form: Form | None, dtype: torch.dtype | None
 ) -> Tensor:
-    """Return ``beta·add + alpha·left @ right`` over any number of batch dimensions."""
-    if add.ndim == 2:
-        return torch.addmm(add, left, right, beta=beta, alpha=alpha)
-    flat = (tensor.reshape(-1, *tensor.shape[-2:]) for tensor in (add, left, right))
-    return torch.baddbmm(*flat, beta=beta, alpha=alpha).reshape(add.shape)
+    def apply(y: Tensor) -> Tensor:
+        return iterate(y, table, form=form or choose_form(y))
+
+    return _on_normalized(x, apply, dtype=dtype, isolate=False)
+
+
+def _on_normalized(
+    x: Tensor,
+    function: Callable[[Tensor], Tensor],
+    *,
+    dtype: torch.dtype | None,
+    isolate: bool = True,
+) -> Tensor:
+    """Apply a function of normalised wide matrices ``(b, m, n)`` to matrices of any kind.
+
+    With ``isolate``, matrices that are not finite are kept from the function, which may refuse
+    them, and come out as NaN.
+    """
+    if x.numel() == 0:
+        return x.clone()
+    y = normalize(x, dtype=dtype or iteration_dtype(x.dtype), exact=isolate)
+    y = y.reshape(-1, *x.shape[-2:])
+    tall = x.shape[-2] > x.shape[-1]
+    if tall:
+        y = y.mT.contiguous()
+    finite = y.isfinite().all(dim=-1).all(dim=-1)[:, None, None] if isolate else None
+    result = function(y if finite is None else torch.where(finite, y, 0.0))
+    if finite is not None:
+        result = torch.where(finite, result, torch.nan)
+    return (result.mT if tall else result).reshape(x.shape).to(x.dtype)
+
+
+def _cut(y: Tensor, given: torch.dtype) -> float:
+    """Relative singular value up to which a direction counts as null space."""
+    return range_tolerance(y.shape[-2], y.shape[-1], iteration_dtype(given))
+
+
+def _within(y: Tensor, tolerance: float, given: torch.dtype) -> Tensor:
+    """Return polar factors of error at most ``tolerance``, by the first method that reaches it."""
+    cut = _cut(y, given)
+    steps = next(
+        (
+            steps
+            for steps in range(1, _POLYNOMIAL_STEPS + 1)
+            if 2.2 * minimax_error(l=_POLYNOMIAL_LOWER, steps=steps) < tolerance
+        ),
+        None,
+    )
+    if tolerance < 2e3 * torch.finfo(y.dtype).eps:  # the iteration's own rounding
+        steps = None
+    result, todo = torch.zeros_like(y), torch.ones(y.shape[0], dtype=torch.bool, device=y.device)
+    todo &= y.any(dim=-1).any(dim=-1)  # zeros are done
+    if steps is not None and bool(todo.any()):
+        table = minimax(l=_POLYNOMIAL_LOWER, steps=steps)
+        tried = iterate(y[todo], table, form=choose_form(y))
+        result, todo = _accept(result, todo, tried, _residual(tried), tolerance)
+    for dtype in dict.fromkeys((y.dtype, torch.float64)):
+        if bool(todo.any()):
+            tried, error = polar_eigh(y[todo].to(dtype), tolerance=cut)
+            result, todo = _accept(result, todo, tried.to(y.dtype), error, tolerance)
+    if bool(todo.any()):
+        result[todo] = _robust(y[todo].double(), cut).to(y.dtype)
+    return result
+
+
+def _accept(
+    result: Tensor, todo: Tensor, tried: Tensor, error: Tensor, tolerance: float
+) -> tuple[Tensor, Tensor]:
+    """Take over what is within the tolerance; return the result and what is still to do."""
+    good = error <= tolerance
+    places = todo.nonzero().flatten()
+    result[places[good]] = tried[good]
+    left = todo.clone()
+    left[places[good]] = False
+    return result, left
+
+
+def _residual(y: Tensor) -> Tensor:
+    """‖YYᵀ − I‖_F/√m, at least the polar error for full rank, since |s − 1| ≤ |s² − 1|."""
+    gram = y @ y.mT
+    gram.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+    residual: Tensor = torch.linalg.matrix_norm(gram) / y.shape[-2] ** 0.5
+    return residual
+
+
+def _robust(y: Tensor, cut: float) -> Tensor:
+    """QDWH, and where its result is not orthogonal, so that the rank is not full, the SVD."""
+    result = polar_qdwh(y, lower=cut)
+    # QDWH completes a null space to an orthogonal matrix; its H = YXᵀ tells the singular values
+    spectrum = torch.linalg.eigvalsh(result @ y.mT)
+    full = (spectrum[..., 0] > cut * spectrum[..., -1]) & (_residual(result) < 1e-10)
+    if not bool(full.all()):
+        result[~full] = polar_svd(y[~full], tolerance=cut)
+    return result
+
+
+def _check_method(method: Method, tolerance: float | None) -> None:
+    if method not in get_args(Method):
+        raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
+    if tolerance is None:
+        return
+    if not tolerance > 0.0:
+        raise ValueError(f"tolerance must be > 0, got {tolerance!r}")
+    if method != "auto":
+        raise ValueError(f"tolerance chooses the method: method must be 'auto', got {method!r}")

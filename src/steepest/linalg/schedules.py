@@ -11,17 +11,20 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 Coefficients: TypeAlias = tuple[float, float, float]
-ScheduleName = Literal["simple", "quintic", "polar_express"]
+ScheduleName = Literal["simple", "quintic", "polar_express", "cans", "aol", "deepseek_v4", "cubic"]
 Schedule: TypeAlias = ScheduleName | Sequence[Coefficients]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Coefficients with where they come from and how they may be continued.
+    """Coefficients with where they come from and what they promise.
 
     Attributes:
         coefficients: one (a, b, c) for each step.
         source: paper or page that publishes the numbers.
+        interval: the singular values, relative to the norm, that the table is made for.
+        error: the largest |1 − s'| over that interval after all steps of the table.
+        converges: whether more steps bring every singular value in (0, 1] to one.
         any_prefix: whether fewer steps than the table holds are a schedule in their own right; the
             steps of a table made as one whole are of no use without the last ones.
         continuation: the coefficients of every step after the table's end.
@@ -29,6 +32,9 @@ class Table:
 
     coefficients: tuple[Coefficients, ...]
     source: str
+    interval: tuple[float, float]
+    error: float
+    converges: bool
     any_prefix: bool
     continuation: Coefficients
 
@@ -40,11 +46,15 @@ def _safe(steps: Sequence[Coefficients], factor: float) -> tuple[Coefficients, .
 
 _SIMPLE: Coefficients = (3.4445, -4.7750, 2.0315)
 _TAYLOR: Coefficients = (1.875, -1.25, 0.375)
+_NEWTON_SCHULZ: Coefficients = (1.5, -0.5, 0.0)
 
 SCHEDULES: dict[ScheduleName, Table] = {
     "simple": Table(
-        (_SIMPLE,),
+        (_SIMPLE,) * 5,
         source="Jordan et al., Muon, 2024, https://kellerjordan.github.io/posts/muon/",
+        interval=(0.01, 1.0),
+        error=0.3182,
+        converges=False,
         any_prefix=True,
         continuation=_SIMPLE,
     ),
@@ -59,6 +69,9 @@ SCHEDULES: dict[ScheduleName, Table] = {
         source="Cesista, Jiacheng & Jordan, Squeezing 1-2% efficiency gains out of Muon by "
         "optimizing the Newton-Schulz coefficients, 2025, "
         "https://leloykun.github.io/ponder/muon-opt-coeffs/",
+        interval=(0.01, 1.0),
+        error=0.0318,
+        converges=False,
         any_prefix=False,
         continuation=(2.8366, -3.0525, 1.2012),
     ),
@@ -80,8 +93,65 @@ SCHEDULES: dict[ScheduleName, Table] = {
         ),
         source="Amsel, Persson, Musco & Gower, The Polar Express, arXiv:2505.16932 "
         "(lower bound 1e-3, safety factor 1.01)",
+        interval=(1e-3, 1.0),
+        error=1e-14,
+        converges=True,
         any_prefix=True,
         continuation=_TAYLOR,
+    ),
+    "cans": Table(
+        (
+            (8.4703, -25.1081, 18.6293),
+            (4.1828, -3.1087, 0.5806),
+            (3.9619, -2.9541, 0.5630),
+            (3.2866, -2.4647, 0.5074),
+            (2.2737, -1.6447, 0.4162),
+        ),
+        source="Grishina, Smirnov & Rakhuba, Accelerating Newton-Schulz iteration for "
+        "orthogonalization via Chebyshev-type polynomials, arXiv:2506.10935; "
+        "equal to minimax(l=1e-3, steps=5)",
+        interval=(1e-3, 1.0),
+        error=0.1199,
+        converges=True,
+        any_prefix=True,
+        continuation=_TAYLOR,
+    ),
+    "aol": Table(
+        (
+            # the published step changes the sign of s > 0.88, which its own preconditioner rarely
+            # leaves but a Frobenius norm does (rank one: s = 1), and the update would go uphill
+            *_safe(((4.0098, -7.0585, 2.4635),), factor=1 / 0.85),
+            (3.4585, -5.5479, 2.5959),
+            (2.7573, -3.2939, 1.4254),
+            (2.7215, -3.0494, 1.3169),
+        ),
+        source="Boissin, Massena, Mamalet & Serrurier, Turbo-Muon (2025), "
+        "https://github.com/thib-s/flash-newton-schulz",
+        interval=(0.05, 1.0),
+        error=0.0127,
+        converges=False,
+        any_prefix=False,
+        continuation=(2.7215, -3.0494, 1.3169),
+    ),
+    "deepseek_v4": Table(
+        (_SIMPLE,) * 8 + ((2.0, -1.5, 0.5),) * 2,
+        source="DeepSeek-AI, DeepSeek-V4 technical report (2026)",
+        interval=(1e-3, 1.0),
+        error=5.4e-4,
+        converges=True,
+        any_prefix=False,
+        continuation=(2.0, -1.5, 0.5),
+    ),
+    "cubic": Table(
+        (_NEWTON_SCHULZ,) * 12,
+        source="Björck & Bowie, An iterative algorithm for computing the best estimate of an "
+        "orthogonal matrix, SIAM J. Numer. Anal. 8 (1971), doi.org/10.1137/0708036; "
+        "Higham, Functions of Matrices (2008), https://doi.org/10.1137/1.9780898717778, ch. 8",
+        interval=(0.05, 1.0),
+        error=2e-13,
+        converges=True,
+        any_prefix=True,
+        continuation=_NEWTON_SCHULZ,
     ),
 }
 
@@ -127,7 +197,15 @@ def _table(schedule: Schedule) -> Table:
         raise ValueError(
             f"schedule must be a name or a sequence of (a, b, c) triples, got {schedule!r}"
         )
-    return Table(triples, source="given", any_prefix=False, continuation=triples[-1])
+    return Table(
+        triples,
+        source="given",
+        interval=(0.0, 1.0),
+        error=1.0,
+        converges=False,
+        any_prefix=False,
+        continuation=triples[-1],
+    )
 
 
 def _is_row(value: object) -> bool:

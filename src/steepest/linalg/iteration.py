@@ -1,0 +1,122 @@
+"""Odd polynomial iterations on normalised wide matrices, in two forms with the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from steepest.linalg.schedules import Coefficients
+from steepest.linalg.symmetric import panel_count, symmetric_product
+
+Form = Literal["plain", "gram"]
+
+# aspect ratio from which the Gram form needs less time; measured by benchmarks/bench_polar.py
+_GRAM_ASPECT = 1.6
+# short side up to which matrices are iterated as one batch; above it, one by one is as fast and the
+# symmetric products come in
+BATCHED_SIDE = 384
+
+
+def choose_form(x: Tensor) -> Form:
+    """Return the form that needs less time for wide matrices, where it is as accurate.
+
+    In bfloat16 the accumulated product of the Gram form rounds twice as much away.
+    """
+    far_from_square = x.shape[-1] >= _GRAM_ASPECT * x.shape[-2]
+    return "gram" if far_from_square and x.dtype != torch.bfloat16 else "plain"
+
+
+def iterate(x: Tensor, table: Sequence[Coefficients], *, form: Form) -> Tensor:
+    """Apply the polynomials to each matrix; ``x`` serves as workspace and is overwritten.
+
+    Extra memory: one copy of ``x`` and two to four ``rows × rows`` matrices for each matrix that is
+    worked on at once, which is all of them up to a short side of 384 and one above.
+
+    Args:
+        x: ``(b, m, n)`` with m ≤ n, contiguous, spectral norm at most one.
+        table: (a, b, c) for each step.
+        form: "plain" multiplies X itself at every step; "gram" works on XXᵀ and multiplies X at
+            the end of each segment.
+
+    Returns:
+        ``(b, m, n)``.
+    """
+    step = _plain if form == "plain" else _gram
+    if x.shape[0] > 1 and x.shape[1] <= BATCHED_SIDE:
+        return step(x, table)
+    for matrix in x:
+        matrix.copy_(step(matrix, table))
+    return x
+
+
+def _plain(x: Tensor, table: Sequence[Coefficients]) -> Tensor:
+    """X ← aX + (bA + cA²)X with A = XXᵀ, on ``(b, m, n)`` or ``(m, n)``."""
+    other = torch.empty_like(x)
+    gram = x.new_empty(*x.shape[:-1], x.shape[-2])
+    polynomial = torch.empty_like(gram)
+    for a, b, c in table:
+        symmetric_product(x, x.mT, out=gram)
+        _polynomial(gram, b, c, out=polynomial)
+        # a stands outside of the product: inside, 16 bits would round the rest of it away
+        fused = torch.baddbmm if x.ndim == 3 else torch.addmm
+        fused(x, polynomial, x, beta=a, out=other)
+        x, other = other, x
+    return x
+
+
+def _gram(x: Tensor, table: Sequence[Coefficients]) -> Tensor:
+    """X ← QX with Q the product of the P = aI + bA + cA², and A ← PAP, all of one eigenbasis.
+
+    The small eigenvalues of A carry the rounding of the large ones, and every step raises both; so
+    after each segment A is formed from X anew.
+    """
+    for segment in _segments(table, x.dtype):
+        gram = x.new_empty(*x.shape[:-1], x.shape[-2])
+        symmetric_product(x, x.mT, out=gram)
+        total, polynomial, work = (torch.empty_like(gram) for _ in range(3))
+        for step, (a, b, c) in enumerate(segment):
+            target = total if step == 0 else polynomial
+            _polynomial(gram, b, c, out=target)
+            target.diagonal(dim1=-2, dim2=-1).add_(a)
+            if step > 0:
+                symmetric_product(polynomial, total, out=work)
+                total, work = work, total
+            if step < len(segment) - 1:
+                symmetric_product(target, gram, out=work)
+                symmetric_product(work, target, out=gram)
+        x = torch.matmul(total, x)
+    return x
+
+
+def _polynomial(gram: Tensor, b: float, c: float, *, out: Tensor) -> None:
+    """Write bA + cA² into ``out``."""
+    if c == 0.0:
+        torch.mul(gram, b, out=out)
+    elif gram.ndim == 3:
+        torch.baddbmm(gram, gram, gram, beta=b, alpha=c, out=out)
+    elif panel_count(gram) == 1:
+        torch.addmm(gram, gram, gram, beta=b, alpha=c, out=out)
+    else:
+        symmetric_product(gram, gram, out=out)
+        out.mul_(c).add_(gram, alpha=b)
+
+
+def _segments(
+    table: Sequence[Coefficients], dtype: torch.dtype
+) -> Iterator[Sequence[Coefficients]]:
+    """Divide the steps where the Gram form must start anew.
+
+    Five steps in float32 need no new start (error below 1e-3 even for rank-deficient input);
+    longer schedules need one after the third step, and 16-bit iterations after the second.
+    """
+    narrow = dtype.itemsize < 4
+    if len(table) <= (2 if narrow else 5):
+        yield table
+        return
+    first, length = (2, 3) if narrow else (3, 5)
+    yield table[:first]
+    for start in range(first, len(table), length):
+        yield table[start : start + length]

@@ -1,0 +1,39 @@
+"""Products of matrices that are known to be symmetric, at about half the arithmetic."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+# (side from which, number of row panels) on a CPU; measured by benchmarks/bench_polar.py
+_PANELS = ((2048, 8), (768, 4), (512, 2))
+
+
+def symmetric_product(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
+    """Write ``left @ right`` into ``out`` where the result is known to be symmetric.
+
+    Large single matrices on a CPU are computed by row panels, of which only the part from the
+    diagonal on is multiplied and the rest mirrored; all others by one ordinary product.
+
+    Args:
+        left: ``(..., n, k)``.
+        right: ``(..., k, n)``.
+        out: ``(..., n, n)``, overwritten and returned; may not share memory with the factors.
+    """
+    size = left.shape[-2]
+    panels = panel_count(left)
+    if panels == 1:
+        return torch.matmul(left, right, out=out)
+    for start, stop in pairwise(size * panel // panels for panel in range(panels + 1)):
+        torch.mm(left[start:stop], right[:, start:], out=out[start:stop, start:])
+        out[stop:, start:stop] = out[start:stop, stop:].mT
+    return out
+
+
+def panel_count(left: Tensor) -> int:
+    """Return into how many row panels ``symmetric_product`` divides its left factor."""
+    if left.ndim != 2 or left.device.type != "cpu":
+        return 1
+    return next((panels for least, panels in _PANELS if left.shape[0] >= least), 1)
