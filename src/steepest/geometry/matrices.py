@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 Layout = Literal["matrix", "convolution", "stack"]
@@ -54,3 +55,58 @@ def as_matrices(x: Tensor, layout: Layout) -> Tensor:
     The inverse is ``result.reshape(x.shape)``.
     """
     return x.reshape(matrix_shape(x.shape, layout))
+
+
+class MatrixBatch:
+    """Matrices of several parameters, all with the same two sides, in one memory.
+
+    Tall and wide matrices share a batch: each is stored with its short side first.
+
+    Args:
+        shapes: shape of each parameter.
+        layout: how they are seen as matrices, ``short × long`` or ``long × short``.
+        dtype: of the memory.
+        device: of the memory.
+
+    Attributes:
+        data: ``(b, short, long)``, uninitialised at first.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Sequence[int]],
+        *,
+        layout: Layout,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._shapes = shapes
+        self.matrices = [matrix_shape(shape, layout) for shape in shapes]
+        count = sum(batch for batch, _, _ in self.matrices)
+        short, long = sides(shapes[0], layout)
+        self.data = torch.empty(count, short, long, dtype=dtype, device=device)
+
+    def slots(self, data: Tensor | None = None) -> list[Tensor]:
+        """Return a view of the memory for each parameter, ``(batch, rows, columns)``.
+
+        Args:
+            data: other memory of the same shape; default ``self.data``.
+        """
+        pieces = torch.split(
+            self.data if data is None else data, [each[0] for each in self.matrices]
+        )
+        return [
+            piece.mT if rows > columns else piece
+            for piece, (_, rows, columns) in zip(pieces, self.matrices, strict=True)
+        ]
+
+    def parameters(self, data: Tensor) -> list[Tensor]:
+        """Return the contents of ``data`` in the shape of each parameter."""
+        slots = self.slots(data)
+        return [slot.reshape(shape) for slot, shape in zip(slots, self._shapes, strict=True)]
+
+
+def sides(shape: Sequence[int], layout: Layout) -> tuple[int, int]:
+    """Return the short and the long side of the matrices of a parameter."""
+    _, rows, columns = matrix_shape(shape, layout)
+    return min(rows, columns), max(rows, columns)

@@ -7,12 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steepest.geometry.matrices import Layout, as_matrices, matrix_shape
+from steepest.geometry.matrices import Layout, MatrixBatch, as_matrices
 from steepest.geometry.scale import Scale, shape_factor
-from steepest.linalg.polar import newton_schulz
+from steepest.linalg.iteration import BATCHED_SIDE
+from steepest.linalg.polar import newton_schulz_
 from steepest.linalg.schedules import Schedule
 
-IterationDtype = Literal["auto", "float64", "float32", "bfloat16"]
+IterationDtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 
 
 def spectral_direction(
@@ -43,14 +44,40 @@ def spectral_direction(
     """
     if x.numel() == 0:
         return x.clone()
-    _, rows, columns = matrix_shape(x.shape, layout)
-    polar = newton_schulz(
-        as_matrices(x, layout),
-        schedule=schedule,
-        steps=steps,
-        dtype=resolve_dtype(x, iteration_dtype),
+    batch = MatrixBatch(
+        [x.shape], layout=layout, dtype=resolve_dtype(x, iteration_dtype), device=x.device
     )
-    return polar.mul_(shape_factor(scale, rows, columns)).reshape(x.shape)
+    batch.slots()[0].copy_(as_matrices(x, layout))
+    (direction,) = spectral_directions_(batch, schedule=schedule, steps=steps, scale=scale)
+    return direction.to(x.dtype)
+
+
+def spectral_directions_(
+    batch: MatrixBatch, *, schedule: Schedule, steps: int, scale: Scale
+) -> list[Tensor]:
+    """Return scale · UVᵀ for the matrices of a batch, in the shape of each parameter.
+
+    Args:
+        batch: gradients or momenta; its memory is overwritten.
+        schedule: coefficient table of the Newton–Schulz iteration.
+        steps: number of its steps.
+        scale: rule for the length, applied to the shape of each matrix.
+    """
+    polar = newton_schulz_(batch.data, schedule=schedule, steps=steps)
+    factors = [shape_factor(scale, rows, columns) for _, rows, columns in batch.matrices]
+    if len(set(factors)) == 1:
+        polar.mul_(factors[0])
+    else:  # tall and wide matrices of one batch
+        for slot, factor in zip(batch.slots(polar), factors, strict=True):
+            slot.mul_(factor)
+    return batch.parameters(polar)
+
+
+def batch_limit(short: int, long: int, dtype: torch.dtype, *, batch_bytes: int) -> int:
+    """Return how many matrices should be iterated at once, within ``batch_bytes``."""
+    if short > BATCHED_SIDE:
+        return 1
+    return max(1, batch_bytes // max(1, short * long * dtype.itemsize))
 
 
 def resolve_dtype(x: Tensor, name: IterationDtype) -> torch.dtype:
@@ -60,13 +87,13 @@ def resolve_dtype(x: Tensor, name: IterationDtype) -> torch.dtype:
     products are slow and gain nothing, and bfloat16 on accelerators, whose matrix units are made
     for it.
     """
-    if name != "auto":
-        named: dict[str, torch.dtype] = {
-            "float64": torch.float64,
-            "float32": torch.float32,
-            "bfloat16": torch.bfloat16,
-        }
-        return named[name]
-    if x.dtype == torch.float64:
-        return torch.float64
-    return torch.float32 if x.device.type == "cpu" else torch.bfloat16
+    if name == "auto":
+        if x.dtype == torch.float64:
+            return torch.float64
+        return torch.float32 if x.device.type == "cpu" else torch.bfloat16
+    return {
+        "float64": torch.float64,
+        "float32": torch.float32,
+        "bfloat16": torch.bfloat16,
+        "float16": torch.float16,
+    }[name]

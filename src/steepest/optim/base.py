@@ -34,13 +34,18 @@ class Entry:
         param: the weight, W.
         gradient: its ``.grad``, never written to.
         group: its parameter group.
-        name: how messages call it.
+        place: its position in the group, and the group's.
     """
 
     param: Tensor
     gradient: Tensor
     group: dict[str, Any]
-    name: str
+    place: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return checks.parameter_name(self.group, *self.place)
 
 
 class SteepestOptimizer(Optimizer):
@@ -139,14 +144,31 @@ class SteepestOptimizer(Optimizer):
             updates = self._directions(part, gradients)
             for entry, update in zip(part, updates, strict=True):
                 _check_update(update, entry)
-                self.pre_weight_update_fn_inplace(entry.param, update)
-                entry.param.add_(update, alpha=-entry.group["lr"])
-                self.post_weight_update_fn_inplace(entry.param)
+            self._apply(part, updates)
         return loss
+
+    def _apply(self, part: Sequence[Entry], updates: Sequence[Tensor]) -> None:
+        """W ← W − ηU between the hooks; all at once where there are none."""
+        if len(part) > 1 and not self._overrides_hooks() and _one_rate(part):
+            params = [entry.param for entry in part]
+            torch._foreach_add_(params, list(updates), alpha=-float(part[0].group["lr"]))
+            return
+        for entry, update in zip(part, updates, strict=True):
+            self.pre_weight_update_fn_inplace(entry.param, update)
+            entry.param.add_(update, alpha=-entry.group["lr"])
+            self.post_weight_update_fn_inplace(entry.param)
+
+    @classmethod
+    def _overrides_hooks(cls) -> bool:
+        base = SteepestOptimizer
+        return (
+            cls.pre_weight_update_fn_inplace is not base.pre_weight_update_fn_inplace
+            or cls.post_weight_update_fn_inplace is not base.post_weight_update_fn_inplace
+        )
 
     def _entries(self) -> list[Entry]:
         return [
-            Entry(param, param.grad, group, checks.parameter_name(group, position, index))
+            Entry(param, param.grad, group, (position, index))
             for index, group in enumerate(self.param_groups)
             for position, param in enumerate(group["params"])
             if param.grad is not None
@@ -317,6 +339,11 @@ def _use_plain_numbers(group: dict[str, Any]) -> None:
     for name, value in group.items():
         if hasattr(value, "item") and not isinstance(value, Tensor):
             group[name] = value.item()
+
+
+def _one_rate(part: Sequence[Entry]) -> bool:
+    first = part[0].group
+    return all(entry.group is first or entry.group["lr"] is first["lr"] for entry in part)
 
 
 def _check_update(update: Tensor, entry: Entry) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -26,3 +27,23 @@ def averaged(buffer: Tensor, gradient: Tensor, *, momentum: float, nesterov: boo
         nesterov: whether to look ahead.
     """
     return gradient.to(buffer.dtype).lerp(buffer, momentum) if nesterov else buffer.clone()
+
+
+def averaged_(
+    out: Tensor, buffer: Tensor, gradient: Tensor, *, momentum: float, nesterov: bool
+) -> None:
+    """Write what ``averaged`` returns into ``out``, which may have another dtype.
+
+    Args:
+        out: overwritten.
+        buffer: M after ``average_``; not changed.
+        gradient: G, not changed.
+        momentum: μ in [0, 1).
+        nesterov: whether to look ahead.
+    """
+    if not nesterov:
+        out.copy_(buffer)
+    elif out.dtype == buffer.dtype == gradient.dtype:
+        torch.lerp(gradient, buffer, momentum, out=out)
+    else:
+        out.copy_(gradient).lerp_(buffer.to(out.dtype), momentum)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, get_args
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from steepest.geometry.matrices import Layout, matrix_shape
+from steepest.geometry.matrices import Layout, MatrixBatch, as_matrices, matrix_shape, sides
 from steepest.geometry.scale import Scale, shape_factor
-from steepest.geometry.spectral import IterationDtype, spectral_direction
-from steepest.linalg.precision import MatmulPrecision
+from steepest.geometry.spectral import (
+    IterationDtype,
+    batch_limit,
+    resolve_dtype,
+    spectral_direction,
+    spectral_directions_,
+)
+from steepest.linalg.precision import MatmulPrecision, matmul_precision
 from steepest.linalg.schedules import Schedule, coefficients
 from steepest.optim import checks
+from steepest.optim.base import Entry
 from steepest.optim.decay import WeightDecayMethod
+from steepest.optim.momentum import average_, averaged_
 from steepest.optim.orthogonalized import OrthogonalizedOptimizer
 
 
@@ -44,7 +53,10 @@ class Muon(OrthogonalizedOptimizer):
         layout: "matrix" (out, in); "convolution" (out, in, kernel…) seen as out × (in·kernel);
             "stack" (…, out, in), each matrix by itself.
         iteration_dtype: "auto", float32 on a CPU whatever the weights' dtype (float64 for float64
-            weights), bfloat16 on accelerators; or "float64", "float32", "bfloat16".
+            weights), bfloat16 on accelerators; or "float64", "float32", "bfloat16", "float16".
+        batch_bytes: small matrices with equal sides are iterated together, as many as fit into
+            this memory. The step needs about five times as much beside weights and state, or five
+            times its largest matrix if that is more; 0 takes one parameter at a time.
         fp32_matmul_prec: precision of float32 products in the iteration, "highest", "high" or
             "medium".
 
@@ -82,6 +94,7 @@ class Muon(OrthogonalizedOptimizer):
         scale: Scale = "match_rms_adamw",
         layout: Layout = "matrix",
         iteration_dtype: IterationDtype = "auto",
+        batch_bytes: int = 8 << 20,
         fp32_matmul_prec: MatmulPrecision = "highest",
     ) -> None:
         super().__init__(
@@ -97,6 +110,7 @@ class Muon(OrthogonalizedOptimizer):
             scale=scale,
             layout=layout,
             iteration_dtype=iteration_dtype,
+            batch_bytes=batch_bytes,
         )
 
     def orthogonalize(self, param: Tensor, grad: Tensor, **kwargs: Any) -> Tensor:
@@ -116,10 +130,75 @@ class Muon(OrthogonalizedOptimizer):
             iteration_dtype=kwargs["iteration_dtype"],
         )
 
+    def _parts(self, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+        """Divide into batches of matrices with equal sides, dtype, device and options."""
+        if type(self).orthogonalize is not Muon.orthogonalize:
+            yield from super()._parts(entries)
+            return
+        buckets: dict[Any, list[Entry]] = {}
+        keys = {id(group): _key(group) for group in self.param_groups}
+        for entry in entries:
+            param, layout = entry.param, entry.group["layout"]
+            key = (keys[id(entry.group)], sides(param.shape, layout), param.dtype, param.device)
+            buckets.setdefault(key, []).append(entry)
+        for bucket in buckets.values():
+            yield from self._chunks(bucket)
+
+    @staticmethod
+    def _chunks(bucket: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+        """Divide a bucket so that the memory of one batch stays within ``batch_bytes``."""
+        param, group = bucket[0].param, bucket[0].group
+        limit = batch_limit(
+            *sides(param.shape, group["layout"]),
+            resolve_dtype(param, group["iteration_dtype"]),
+            batch_bytes=group["batch_bytes"],
+        )
+        chunk: list[Entry] = []
+        count = 0
+        for entry in bucket:
+            matrices, _, _ = matrix_shape(entry.param.shape, group["layout"])
+            if chunk and count + matrices > limit:
+                yield chunk
+                chunk, count = [], 0
+            chunk.append(entry)
+            count += matrices
+        yield chunk
+
+    def _directions(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> list[Tensor]:
+        if type(self).orthogonalize is not Muon.orthogonalize:
+            return super()._directions(part, gradients)
+        group = part[0].group
+        momentum, layout = group["momentum"], group["layout"]
+        buffers = [self._buffer(entry.param) for entry in part]
+        for buffer, gradient in zip(buffers, gradients, strict=True):
+            average_(buffer, gradient, momentum=momentum)
+        params = [entry.param for entry in part]
+        if params[0].numel() == 0:
+            return [torch.zeros_like(param) for param in params]
+        batch = MatrixBatch(
+            [param.shape for param in params],
+            layout=layout,
+            dtype=resolve_dtype(params[0], group["iteration_dtype"]),
+            device=params[0].device,
+        )
+        for slot, buffer, gradient in zip(batch.slots(), buffers, gradients, strict=True):
+            averaged_(
+                slot,
+                as_matrices(buffer, layout),
+                as_matrices(gradient, layout),
+                momentum=momentum,
+                nesterov=group["nesterov"],
+            )
+        with matmul_precision(group["fp32_matmul_prec"]):
+            return spectral_directions_(
+                batch, schedule=group["schedule"], steps=group["steps"], scale=group["scale"]
+            )
+
     def _check_options(self, group: Mapping[str, Any]) -> None:
         super()._check_options(group)
         coefficients(group["schedule"], group["steps"])
         shape_factor(group["scale"], 1, 1)
+        checks.count("batch_bytes", group["batch_bytes"], least=0)
         checks.choice("iteration_dtype", group["iteration_dtype"], get_args(IterationDtype))
 
     def _check_parameter(self, param: Tensor, group: Mapping[str, Any], name: str) -> None:
@@ -130,3 +209,9 @@ class Muon(OrthogonalizedOptimizer):
             raise ValueError(
                 f"{name} cannot be stepped by {type(self).__name__}: {error}"
             ) from None
+
+
+def _key(group: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What must be equal for parameters of two groups to be stepped together."""
+    names = sorted(group.keys() - {"params", "param_names", "name"})
+    return tuple((name, repr(group[name])) for name in names)

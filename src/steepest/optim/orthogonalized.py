@@ -188,12 +188,7 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
 
     def _direction(self, entry: Entry, gradient: Tensor) -> Tensor:
         options = {name: value for name, value in entry.group.items() if name != "params"}
-        state = self.state[entry.param]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(
-                entry.param, memory_format=torch.preserve_format
-            )
-        buffer, momentum = state["momentum_buffer"], options["momentum"]
+        buffer, momentum = self._buffer(entry.param), options["momentum"]
         average_(buffer, gradient, momentum=momentum)
         ahead = averaged(buffer, gradient, momentum=momentum, nesterov=options["nesterov"])
         with matmul_precision(options["fp32_matmul_prec"]):
@@ -201,6 +196,14 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         # an override may return what a hook must not write to
         aliased = any(_share_storage(update, kept) for kept in (entry.gradient, buffer))
         return update.clone() if aliased else update
+
+    def _buffer(self, param: Tensor) -> Tensor:
+        """M of a parameter, zeros at first."""
+        state = self.state[param]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        buffer: Tensor = state["momentum_buffer"]
+        return buffer
 
 
 def _share_storage(left: Tensor, right: Tensor) -> bool:

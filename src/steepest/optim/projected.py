@@ -98,8 +98,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         max_exact_parameters: the largest p that ``metric="dense"`` accepts.
         metric: "window", by algebra on the Gram matrix; "dense", the formula as written, with
             p × p matrices, which in float32 can be singular where λ is lost beside the squared
-            gradients (torch's ``LinAlgError``); "diagonal", with the covariance replaced by its diagonal in S and the
-            projection as it stands; "auto" is "window".
+            gradients (torch's ``LinAlgError``); "diagonal", with the covariance replaced by its
+            diagonal in S and the projection as it stands; "auto" is "window".
         tail_tolerance: in [0, 1), for "window" with β > 0: the weight, relative to the largest,
             under which a column older than the window is dropped; 0 keeps all. The default drops
             what is below the rounding of float64.
