@@ -2,8 +2,8 @@
 
     python benchmarks/bench_step.py [--sets small,conv,rect,gpt512,gpt768]
 
-Ratios are medians over interleaved rounds. "torch float32" is torch.optim.Muon with its iteration in
-float32 instead of bfloat16, with the same number of steps; "torch" is as it ships.
+Ratios are medians over interleaved rounds. "torch float32" is torch.optim.Muon with its iteration
+in float32 instead of bfloat16, with the same number of steps; "torch" is as it ships.
 """
 
 from __future__ import annotations
