@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, ClassVar, overload
 
 import torch
@@ -140,7 +140,7 @@ class SteepestOptimizer(Optimizer):
         entries = self._entries()
         self._check_gradients(entries)
         for part in self._parts(entries):
-            gradients = [self._decay(entry) for entry in part]
+            gradients = _decay(part)
             updates = self._directions(part, gradients)
             for entry, update in zip(part, updates, strict=True):
                 _check_update(update, entry)
@@ -173,16 +173,6 @@ class SteepestOptimizer(Optimizer):
             for position, param in enumerate(group["params"])
             if param.grad is not None
         ]
-
-    @staticmethod
-    def _decay(entry: Entry) -> Tensor:
-        return decay_(
-            entry.param,
-            entry.gradient,
-            lr=entry.group["lr"],
-            weight_decay=entry.group["weight_decay"],
-            method=entry.group["weight_decay_method"],
-        )
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -339,6 +329,22 @@ def _use_plain_numbers(group: dict[str, Any]) -> None:
     for name, value in group.items():
         if hasattr(value, "item") and not isinstance(value, Tensor):
             group[name] = value.item()
+
+
+def _decay(part: Sequence[Entry]) -> list[Tensor]:
+    """Decay the weights of a part, group by group; return the gradients to go on with."""
+    result: list[Tensor] = []
+    for _, run in groupby(part, key=lambda entry: id(entry.group)):
+        entries = list(run)
+        group = entries[0].group
+        result += decay_(
+            [entry.param for entry in entries],
+            [entry.gradient for entry in entries],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            method=group["weight_decay_method"],
+        )
+    return result
 
 
 def _one_rate(part: Sequence[Entry]) -> bool:

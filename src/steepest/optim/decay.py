@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 WeightDecayMethod = Literal["decoupled", "independent", "l2"]
 
 
 def decay_(
-    param: Tensor, gradient: Tensor, *, lr: float, weight_decay: float, method: WeightDecayMethod
-) -> Tensor:
-    r"""Decay the weight in place and return the gradient to go on with.
+    params: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    *,
+    lr: float,
+    weight_decay: float,
+    method: WeightDecayMethod,
+) -> list[Tensor]:
+    r"""Decay the weights in place and return the gradients to go on with.
 
     ===========  ==================  ==========================================
     ``method``   formula             source
@@ -23,23 +30,22 @@ def decay_(
     ===========  ==================  ==========================================
 
     Args:
-        param: W, changed in place unless ``method`` is "l2".
-        gradient: G, not changed; "l2" returns a new tensor.
+        params: W of each parameter, changed in place unless ``method`` is "l2".
+        gradients: G of each parameter, not changed; "l2" returns new tensors.
         lr: η.
         weight_decay: λ; zero does nothing.
         method: name of the rule.
 
     Example:
-        >>> import torch
-        >>> weight = torch.ones(1)
-        >>> gradient = torch.zeros(1)
-        >>> _ = decay_(weight, gradient, lr=0.1, weight_decay=1.0, method="decoupled")
+        >>> weight, gradient = torch.ones(1), torch.zeros(1)
+        >>> _ = decay_([weight], [gradient], lr=0.1, weight_decay=1.0, method="decoupled")
         >>> weight
         tensor([0.9000])
     """
     if weight_decay == 0.0:
-        return gradient
+        return list(gradients)
     if method == "l2":
-        return gradient.add(param, alpha=weight_decay)
-    param.mul_(1.0 - (lr * weight_decay if method == "decoupled" else weight_decay))
-    return gradient
+        return list(torch._foreach_add(list(gradients), list(params), alpha=weight_decay))
+    factor = 1.0 - float(lr * weight_decay if method == "decoupled" else weight_decay)
+    torch._foreach_mul_(list(params), factor)
+    return list(gradients)

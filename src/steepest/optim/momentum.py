@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 
-def average_(buffer: Tensor, gradient: Tensor, *, momentum: float) -> None:
-    r"""Update the moving average in place: M ← μM + (1 − μ)G.
+def average_(buffers: Sequence[Tensor], gradients: Sequence[Tensor], *, momentum: float) -> None:
+    r"""Update the moving averages in place: M ← μM + (1 − μ)G.
 
     Args:
-        buffer: M, changed in place; its dtype is kept.
-        gradient: G, not changed.
+        buffers: M of each parameter, changed in place; its dtype is kept.
+        gradients: G of each parameter, not changed.
         momentum: μ in [0, 1).
     """
-    buffer.lerp_(gradient.to(buffer.dtype), 1.0 - momentum)
+    fitting = [g.to(m.dtype) for m, g in zip(buffers, gradients, strict=True)]
+    torch._foreach_lerp_(list(buffers), fitting, 1.0 - momentum)
 
 
 def averaged(buffer: Tensor, gradient: Tensor, *, momentum: float, nesterov: bool) -> Tensor:

@@ -170,8 +170,7 @@ class Muon(OrthogonalizedOptimizer):
         group = part[0].group
         momentum, layout = group["momentum"], group["layout"]
         buffers = [self._buffer(entry.param) for entry in part]
-        for buffer, gradient in zip(buffers, gradients, strict=True):
-            average_(buffer, gradient, momentum=momentum)
+        average_(buffers, gradients, momentum=momentum)
         params = [entry.param for entry in part]
         if params[0].numel() == 0:
             return [torch.zeros_like(param) for param in params]

@@ -189,7 +189,7 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
     def _direction(self, entry: Entry, gradient: Tensor) -> Tensor:
         options = {name: value for name, value in entry.group.items() if name != "params"}
         buffer, momentum = self._buffer(entry.param), options["momentum"]
-        average_(buffer, gradient, momentum=momentum)
+        average_([buffer], [gradient], momentum=momentum)
         ahead = averaged(buffer, gradient, momentum=momentum, nesterov=options["nesterov"])
         with matmul_precision(options["fp32_matmul_prec"]):
             update = self.orthogonalize(entry.param, ahead, **options)
