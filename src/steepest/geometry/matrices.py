@@ -81,20 +81,29 @@ class MatrixBatch:
         device: torch.device,
     ) -> None:
         self._shapes = shapes
+        self._plain = all(len(shape) == 2 for shape in shapes)  # one matrix each, as it stands
         self.matrices = [matrix_shape(shape, layout) for shape in shapes]
         count = sum(batch for batch, _, _ in self.matrices)
         short, long = sides(shapes[0], layout)
         self.data = torch.empty(count, short, long, dtype=dtype, device=device)
 
-    def slots(self, data: Tensor | None = None) -> list[Tensor]:
+    def fill_(self, tensors: Sequence[Tensor]) -> None:
+        """Write a tensor of each parameter's shape into the memory."""
+        if self._plain:
+            oriented = [x.mT if x.shape[0] > x.shape[1] else x for x in tensors]
+            if oriented[0].dtype == self.data.dtype:
+                torch.stack(oriented, out=self.data)
+                return
+        for slot, tensor in zip(self.slots(self.data), tensors, strict=True):
+            slot.copy_(tensor.reshape(slot.shape))
+
+    def slots(self, data: Tensor) -> list[Tensor]:
         """Return a view of the memory for each parameter, ``(batch, rows, columns)``.
 
         Args:
-            data: other memory of the same shape; default ``self.data``.
+            data: ``self.data``, or other memory of the same shape.
         """
-        pieces = torch.split(
-            self.data if data is None else data, [each[0] for each in self.matrices]
-        )
+        pieces = torch.split(data, [each[0] for each in self.matrices])
         return [
             piece.mT if rows > columns else piece
             for piece, (_, rows, columns) in zip(pieces, self.matrices, strict=True)
@@ -102,6 +111,11 @@ class MatrixBatch:
 
     def parameters(self, data: Tensor) -> list[Tensor]:
         """Return the contents of ``data`` in the shape of each parameter."""
+        if self._plain:
+            return [
+                x.mT if rows > columns else x
+                for x, (_, rows, columns) in zip(data.unbind(), self.matrices, strict=True)
+            ]
         slots = self.slots(data)
         return [slot.reshape(shape) for slot, shape in zip(slots, self._shapes, strict=True)]
 

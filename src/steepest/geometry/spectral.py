@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from steepest.geometry.matrices import Layout, MatrixBatch, as_matrices
+from steepest.geometry.matrices import Layout, MatrixBatch
 from steepest.geometry.scale import Scale, shape_factor
 from steepest.linalg.iteration import BATCHED_SIDE
 from steepest.linalg.polar import newton_schulz_
@@ -47,7 +47,7 @@ def spectral_direction(
     batch = MatrixBatch(
         [x.shape], layout=layout, dtype=resolve_dtype(x, iteration_dtype), device=x.device
     )
-    batch.slots()[0].copy_(as_matrices(x, layout))
+    batch.fill_([x])
     (direction,) = spectral_directions_(batch, schedule=schedule, steps=steps, scale=scale)
     return direction.to(x.dtype)
 

@@ -20,33 +20,18 @@ def average_(buffers: Sequence[Tensor], gradients: Sequence[Tensor], *, momentum
     torch._foreach_lerp_(list(buffers), fitting, 1.0 - momentum)
 
 
-def averaged(buffer: Tensor, gradient: Tensor, *, momentum: float, nesterov: bool) -> Tensor:
-    r"""Return a new tensor: the average M, or with Nesterov momentum (1 − μ)G + μM.
+def averaged(
+    buffers: Sequence[Tensor], gradients: Sequence[Tensor], *, momentum: float, nesterov: bool
+) -> list[Tensor]:
+    r"""Return the averages M themselves, or with Nesterov momentum new tensors (1 − μ)G + μM.
 
     Args:
-        buffer: M after ``average_``; not changed.
-        gradient: G, not changed.
-        momentum: μ in [0, 1).
-        nesterov: whether to look ahead.
-    """
-    return gradient.to(buffer.dtype).lerp(buffer, momentum) if nesterov else buffer.clone()
-
-
-def averaged_(
-    out: Tensor, buffer: Tensor, gradient: Tensor, *, momentum: float, nesterov: bool
-) -> None:
-    """Write what ``averaged`` returns into ``out``, which may have another dtype.
-
-    Args:
-        out: overwritten.
-        buffer: M after ``average_``; not changed.
-        gradient: G, not changed.
+        buffers: M of each parameter after ``average_``; not changed.
+        gradients: G of each parameter, not changed.
         momentum: μ in [0, 1).
         nesterov: whether to look ahead.
     """
     if not nesterov:
-        out.copy_(buffer)
-    elif out.dtype == buffer.dtype == gradient.dtype:
-        torch.lerp(gradient, buffer, momentum, out=out)
-    else:
-        out.copy_(gradient).lerp_(buffer.to(out.dtype), momentum)
+        return list(buffers)
+    fitting = [g.to(m.dtype) for m, g in zip(buffers, gradients, strict=True)]
+    return list(torch._foreach_lerp(fitting, list(buffers), momentum))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from steepest.geometry.matrices import Layout, MatrixBatch, as_matrices, matrix_shape, sides
+from steepest.geometry.matrices import Layout, MatrixBatch, matrix_shape, sides
 from steepest.geometry.scale import Scale, shape_factor
 from steepest.geometry.spectral import (
     IterationDtype,
@@ -23,7 +23,7 @@ from steepest.linalg.schedules import Schedule, coefficients
 from steepest.optim import checks
 from steepest.optim.base import Entry
 from steepest.optim.decay import WeightDecayMethod
-from steepest.optim.momentum import average_, averaged_
+from steepest.optim.momentum import average_, averaged
 from steepest.optim.orthogonalized import OrthogonalizedOptimizer
 
 
@@ -180,14 +180,7 @@ class Muon(OrthogonalizedOptimizer):
             dtype=resolve_dtype(params[0], group["iteration_dtype"]),
             device=params[0].device,
         )
-        for slot, buffer, gradient in zip(batch.slots(), buffers, gradients, strict=True):
-            averaged_(
-                slot,
-                as_matrices(buffer, layout),
-                as_matrices(gradient, layout),
-                momentum=momentum,
-                nesterov=group["nesterov"],
-            )
+        batch.fill_(averaged(buffers, gradients, momentum=momentum, nesterov=group["nesterov"]))
         with matmul_precision(group["fp32_matmul_prec"]):
             return spectral_directions_(
                 batch, schedule=group["schedule"], steps=group["steps"], scale=group["scale"]

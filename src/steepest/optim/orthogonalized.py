@@ -190,7 +190,10 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         options = {name: value for name, value in entry.group.items() if name != "params"}
         buffer, momentum = self._buffer(entry.param), options["momentum"]
         average_([buffer], [gradient], momentum=momentum)
-        ahead = averaged(buffer, gradient, momentum=momentum, nesterov=options["nesterov"])
+        nesterov = options["nesterov"]
+        (ahead,) = averaged([buffer], [gradient], momentum=momentum, nesterov=nesterov)
+        if not nesterov:
+            ahead = ahead.clone()  # the map may work in place
         with matmul_precision(options["fp32_matmul_prec"]):
             update = self.orthogonalize(entry.param, ahead, **options)
         # an override may return what a hook must not write to
