@@ -100,8 +100,9 @@ def test_minimax_equioscillates():
 
 
 def test_a_published_table_is_the_minimax_of_its_interval():
-    for ours, theirs in zip(minimax(l=1e-3, steps=5), coefficients("cans", 5), strict=True):
-        assert ours == pytest.approx(theirs, abs=6e-5)
+    ours = minimax(l=1e-3, steps=5, safety=1.01)
+    for row, published in zip(ours, coefficients("cans", 5), strict=True):
+        assert row == pytest.approx(published, abs=6e-5)
 
 
 def test_safety_keeps_values_above_the_interval_from_growing():

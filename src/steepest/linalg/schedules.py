@@ -101,17 +101,24 @@ SCHEDULES: dict[ScheduleName, Table] = {
     ),
     "cans": Table(
         (
-            (8.4703, -25.1081, 18.6293),
-            (4.1828, -3.1087, 0.5806),
-            (3.9619, -2.9541, 0.5630),
-            (3.2866, -2.4647, 0.5074),
+            # the published interval ends where the polynomials are steepest, and bfloat16 rounds
+            # beyond it, after which values explode
+            *_safe(
+                (
+                    (8.4703, -25.1081, 18.6293),
+                    (4.1828, -3.1087, 0.5806),
+                    (3.9619, -2.9541, 0.5630),
+                    (3.2866, -2.4647, 0.5074),
+                ),
+                factor=1.01,
+            ),
             (2.2737, -1.6447, 0.4162),
         ),
         source="Grishina, Smirnov & Rakhuba, Accelerating Newton-Schulz iteration for "
         "orthogonalization via Chebyshev-type polynomials, arXiv:2506.10935; "
-        "equal to minimax(l=1e-3, steps=5)",
+        "equal to minimax(l=1e-3, steps=5, safety=1.01)",
         interval=(1e-3, 1.0),
-        error=0.1199,
+        error=0.1372,
         converges=True,
         any_prefix=True,
         continuation=_TAYLOR,
