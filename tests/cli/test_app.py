@@ -61,6 +61,47 @@ def test_results_go_to_a_folder_named_after_the_task(steepest_command, tmp_path,
     ]
 
 
+@pytest.mark.parametrize("name", ["compare-digits.json", "compare-digits.png"])
+def test_a_file_that_cannot_be_written_is_found_before_training(steepest_command, tmp_path, name):
+    (tmp_path / name).mkdir()
+    result = steepest_command("compare", "digits", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"steepest: cannot write to --out {tmp_path}: Is a directory")
+    assert result.stdout == ""
+
+
+def test_files_of_an_earlier_comparison_go_when_a_new_one_begins(
+    steepest_command, tmp_path, monkeypatch
+):
+    (tmp_path / "compare-digits.png").write_bytes(b"old")
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("steepest.cli.experiment.train_once", interrupt)
+    result = steepest_command("compare", "digits", "--out", tmp_path)
+    assert result.exit_code == 130
+    assert not (tmp_path / "compare-digits.png").exists()
+
+
+@pytest.mark.parametrize("columns", ["40", "72", "200"])
+def test_the_table_is_whole_in_every_terminal(steepest_command, tmp_path, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    arguments = ("--steps", 1, "--seeds", 2, "--optimizers", "sgd,adamw", "--out", tmp_path)
+    result = steepest_command("compare", "digits", *arguments)
+    for word in (
+        "optimizer",
+        "training loss",
+        "test accuracy",
+        "time/step",
+        "state",
+        "adamw",
+        "KiB",
+    ):
+        assert word in result.stdout
+    assert "…" not in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -69,9 +110,16 @@ def test_results_go_to_a_folder_named_after_the_task(steepest_command, tmp_path,
         (("digits", "--optimizers", "sgd:mom=1"), "sgd has no option 'mom': choose from lr, mom"),
         (("digits", "--optimizers", "sgd,muon:steps=0"), "muon:steps=0: steps must be"),
         (("digits", "--optimizers", "sgd:lr=0.1", "--sweep"), "sgd:lr=0.1: give either lr or"),
-        (("digits", "--steps", "0"), "--steps must be at least 1, got 0"),
-        (("digits", "--seeds", "-1"), "--seeds must be at least 1, got -1"),
-        (("digits", "--threads", "0"), "--threads must be at least 1, got 0"),
+        (("digits", "--steps", "0"), "--steps must be from 1 to 1000000, got 0"),
+        (("digits", "--seeds", "-1"), "--seeds must be from 1 to 1000, got -1"),
+        (("digits", "--seeds", "9" * 30), "--seeds must be from 1 to 1000, got 999"),
+        (("digits", "--steps", "9" * 14), "--steps must be from 1 to 1000000, got 999"),
+        (("digits", "--optimizers", "muon:schedule={[]:1}"), "muon:schedule={[]:1}: schedule must"),
+        (("digits", "--optimizers", "sgd:lr=" + "9" * 400), "sgd:lr=9999"),
+        (("digits", "--optimizers", "sgd:lr=1e400"), "sgd:lr=1e400: lr must be a finite numb"),
+        (("digits", "--optimizers", "sgd:lr=" + "-" * 5000 + "1"), "sgd:lr=-----"),
+        (("digits", "--optimizers", "lbfgs:history_size=0"), "lbfgs:history_size=0: "),
+        (("digits", "--threads", "0"), "--threads must be from 1 to 256, got 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_and_trains_nothing(

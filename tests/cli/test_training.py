@@ -71,11 +71,13 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_the_step(digits):
 
 
 def test_a_model_that_cannot_be_judged_has_diverged(digits):
-    test = dataclasses.replace(digits.test, inputs=digits.test.inputs * torch.inf)
-    result = run(dataclasses.replace(digits, test=test))
+    bad = dataclasses.replace(digits.test, inputs=digits.test.inputs * torch.inf)
+    result = run(dataclasses.replace(digits, validation=bad))
     assert result.diverged
     assert len(result.losses) == 3
     assert result.train_loss is None
+    # test data decide on nothing
+    assert not run(dataclasses.replace(digits, test=bad)).diverged
 
 
 @pytest.mark.parametrize("name", ["digits", "diabetes", "text", "digits-conv"])

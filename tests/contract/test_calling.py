@@ -95,6 +95,19 @@ def test_scheduler_then_compiled_step_uses_the_learning_rate(case):
         torch.testing.assert_close(compiled, eager, rtol=1e-12, atol=1e-12)
 
 
+def test_hooks_set_on_one_object_are_honoured(case):
+    shapes = [*shapes_for(case), shapes_for(case)[0]]  # two of equal sides among them
+    params, same = parameters(shapes), parameters(shapes)
+    optimizer, reference = case.build(params), case.build(same)
+    calls = []
+    optimizer.post_weight_update_fn_inplace = calls.append
+    run(optimizer, params, range(2))
+    run(reference, same, range(2))
+    assert len(calls) == 2 * len(params)
+    for param, other in zip(params, same, strict=True):
+        torch.testing.assert_close(param, other, rtol=1e-12, atol=1e-14)
+
+
 def test_a_tensor_learning_rate_equals_the_number(case):
     params, reference = parameters(shapes_for(case)), parameters(shapes_for(case))
     rate = torch.tensor(0.125)

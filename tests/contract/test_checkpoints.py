@@ -210,6 +210,28 @@ def test_a_foreign_state_dict_is_refused_at_load(case, foreign):
         assert torch.equal(old, new) if isinstance(old, Tensor) else old == new
 
 
+def test_state_of_a_parameter_that_is_in_no_group_is_refused_at_load(case):
+    params = parameters(shapes_for(case))
+    optimizer = case.build(params)
+    run(optimizer, params, range(2))
+    dictionary = optimizer.state_dict()
+    dictionary["state"][17] = dictionary["state"][0]
+    other, _ = twin(case, params)
+    with pytest.raises(ValueError, match=r"\[17\] belongs to no parameter"):
+        other.load_state_dict(dictionary)
+    assert not other.state
+
+
+def test_state_of_the_whole_optimizer_is_kept(case):
+    params = parameters(shapes_for(case))
+    optimizer = case.build(params)
+    optimizer.state["calls"] = 3
+    run(optimizer, params, range(2))
+    other, _ = twin(case, params)
+    other.load_state_dict(saved_and_loaded(optimizer.state_dict()))
+    assert other.state["calls"] == optimizer.state["calls"] == 3
+
+
 def test_a_state_of_other_shapes_is_refused_at_load(case):
     shapes = shapes_for(case)
     params = parameters(shapes)
@@ -246,7 +268,7 @@ def test_state_dict_works_after_a_parameter_has_been_dropped(case):
     run(optimizer, params, range(2))
     optimizer.param_groups[0]["params"].pop()
     assert len(optimizer.state_dict()["state"]) == len(params) - 1
-    assert len(optimizer.state) == len(params) - 1
+    assert len(optimizer.state) == len(params)  # asking for it changes nothing
 
 
 _CHILD = """

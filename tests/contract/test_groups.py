@@ -101,6 +101,14 @@ def test_scalars_of_array_libraries_become_plain_numbers(case):
     assert type(group.param_groups[0]["weight_decay"]) is float
 
 
+def test_tensors_without_axes_become_numbers_but_for_the_learning_rate(case):
+    (group,) = case.build(
+        parameters(shapes_for(case)), lr=torch.tensor(0.5), weight_decay=torch.tensor(0.25)
+    ).param_groups
+    assert type(group["weight_decay"]) is float
+    assert isinstance(group["lr"], torch.Tensor)
+
+
 def test_given_dictionaries_are_not_written(case):
     group = {"params": parameters(shapes_for(case))}
     case.build([group])

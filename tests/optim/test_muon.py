@@ -159,6 +159,71 @@ def test_convolution_and_stack_layouts_equal_their_matrices():
     torch.testing.assert_close(stack, torch.stack(experts), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_empty_stack_does_not_stop_its_neighbours(order):
+    params = parameters([(0, 4, 3), (2, 4, 3)])
+    before = params[1].detach().clone()
+    optimizer = Muon([params[place] for place in order], layout="stack", weight_decay=0.0)
+    run(optimizer, params, [0])
+    assert (params[1] - before).abs().max() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("what", ["orthogonalize", "hooks", "one by one"])
+def test_batches_equal_single_parameters(dtype, what):
+    class Trivial(Muon):
+        def orthogonalize(self, param, grad, **kwargs):
+            return super().orthogonalize(param, grad, **kwargs)
+
+    class Hooked(Muon):
+        def pre_weight_update_fn_inplace(self, param, update):
+            assert update.dtype == param.dtype
+            update.view(-1)
+
+    shapes = [(6, 4), (4, 6), (6, 4), (3, 6, 4), (2, 4, 6), (5, 5), (0, 4)]
+    params, same = parameters(shapes, dtype=dtype), parameters(shapes, dtype=dtype)
+
+    def groups(each):
+        return [
+            {"params": [p for p in each if p.ndim == 2]},
+            {"params": [p for p in each if p.ndim == 3], "layout": "stack"},
+        ]
+
+    options = {"scale": "original", "lr": 0.1}
+    batched = Muon(groups(params), **options)
+    kind = {"orthogonalize": Trivial, "hooks": Hooked, "one by one": Muon}[what]
+    single = kind(groups(same), **options, batch_bytes=0 if what == "one by one" else 8 << 20)
+    for step in range(4):
+        for each, weights in ((batched, params), (single, same)):
+            set_gradients(weights, step)
+            weights[step].grad = None
+            each.step()
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-2}[dtype]
+    for param, other in zip(params, same, strict=True):
+        torch.testing.assert_close(param, other, rtol=tolerance, atol=tolerance)
+
+
+def test_an_orthogonalize_set_on_one_object_is_honoured():
+    params = parameters([(4, 3), (4, 3)])
+    optimizer = Muon(params)
+    calls = []
+
+    def own(param, grad, **_):
+        calls.append(param)
+        return grad
+
+    optimizer.orthogonalize = own
+    run(optimizer, params, [0])
+    assert len(calls) == 2
+
+
+def test_a_long_stack_is_iterated_in_slices_with_the_same_result():
+    whole, sliced = parameters([(50, 6, 4)]), parameters([(50, 6, 4)])
+    run(Muon(whole, layout="stack", lr=0.1), whole, range(2))
+    run(Muon(sliced, layout="stack", lr=0.1, batch_bytes=7 * 6 * 4 * 8), sliced, range(2))
+    torch.testing.assert_close(whole[0], sliced[0], rtol=1e-12, atol=1e-14)
+
+
 def test_channels_last_kernels_keep_their_strides():
     (param,) = parameters([(8, 4, 3, 3)])
     plain = Parameter(param.detach().clone())

@@ -166,7 +166,17 @@ def test_a_group_added_later_had_zero_gradients_before(metric):
         torch.testing.assert_close(flat(params), weights, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("metric", ["window", "diagonal"])
+def test_coupled_decay_counts_in_the_check_of_magnitudes():
+    params = parameters(SHAPES)
+    params[0].data.fill_(1e200)
+    optimizer = ProjectionRegularizedSGD(params, weight_decay=1.0, weight_decay_method="l2")
+    set_gradients(params, 0)
+    with pytest.raises(RuntimeError, match="too large"):
+        optimizer.step()
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize("metric", ["window", "diagonal", "dense"])
 def test_gradients_as_large_as_the_metric_can_hold(metric):
     largest = 1e153 if metric == "window" else 1e18
     params = parameters(SHAPES, dtype=torch.float64 if metric == "window" else torch.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -108,16 +107,22 @@ def compare(
         _run(comparison, folder)
     except BadInputError as error:
         _stop(str(error), _BAD_INPUT)
+    except OSError as error:  # a full disk, say, in the middle
+        _stop(f"cannot write results: {error}", _BAD_INPUT)
     except KeyboardInterrupt:  # outside the runs
         _stop("interrupted", _INTERRUPTED)
     finally:
         torch.set_num_threads(threads_before)
 
 
+# far beyond what is sensible, and within what memory and the libraries below can take
+_MOST = {"steps": 1_000_000, "seeds": 1_000, "threads": 256}
+
+
 def _check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
-        if count is not None and count < 1:
-            raise BadInputError(f"--{name} must be at least 1, got {count}")
+        if count is not None and not 1 <= count <= _MOST[name]:
+            raise BadInputError(f"--{name} must be from 1 to {_MOST[name]}, got {count}")
 
 
 def _prepare(
@@ -137,11 +142,21 @@ def _prepare(
     folder = out or Path(f"compare-{task.name}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _clear(folder / f"compare-{task.name}")
     except OSError as error:
         raise BadInputError(f"cannot write to --out {folder}: {error.strerror}") from error
-    if not os.access(folder, os.W_OK):
-        raise BadInputError(f"cannot write to --out {folder}: no permission")
     return comparison, folder
+
+
+def _clear(stem: Path) -> None:
+    """Remove the files of an earlier comparison, which would stand beside those of this one.
+
+    Writing them first shows that they can be written, before hours of training.
+    """
+    for suffix in (".json.partial", ".json", ".png"):
+        path = stem.with_suffix(suffix)
+        path.touch()
+        path.unlink()
 
 
 def _run(comparison: Comparison, folder: Path) -> None:
@@ -154,7 +169,10 @@ def _run(comparison: Comparison, folder: Path) -> None:
     paths = [json_path]
     if comparison.started():
         output.print(heading(comparison), markup=False, highlight=False, style="bold")
-        output.print(results_table(comparison))
+        table = results_table(comparison)
+        # in a narrow terminal lines wrap, and nothing is left out
+        needed = output.measure(table, options=output.options.update(width=200)).maximum
+        Console(width=max(output.width, needed)).print(table)
         for note in _notes(comparison):
             output.print(note, markup=False, highlight=False, soft_wrap=True)
         paths.append(write_picture(comparison, json_path.with_suffix(".png")))

@@ -122,6 +122,10 @@ class Watcher(Protocol):
         """The run is over and belongs to its trial."""
 
 
+# what an optimizer may say to settings that it cannot work with, on purpose or by accident
+_REFUSALS = (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError)
+
+
 def prepare(
     task: Task, specs: Sequence[Spec], *, steps: int, seeds: int, sweep: bool, threads: int
 ) -> Comparison:
@@ -143,7 +147,7 @@ def prepare(
         settings = settings_for(task.name, spec.kind, spec.options)
         try:
             rehearse(task, spec.kind, settings)
-        except (ValueError, TypeError, RuntimeError) as error:
+        except _REFUSALS as error:
             raise BadInputError(f"{spec.label}: {error}") from error
         rates = learning_rate_grid(spec.kind) if sweep else [settings["lr"]]
         contenders.append(Contender(spec, [Trial({**settings, "lr": rate}) for rate in rates]))

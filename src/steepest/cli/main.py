@@ -20,4 +20,7 @@ def main() -> None:
             "run: pip install 'steepest[cli]'\n"
         )
         raise SystemExit(1) from None
+    except KeyboardInterrupt:  # while the libraries load
+        sys.stderr.write("steepest: interrupted\n")
+        raise SystemExit(130) from None
     app()

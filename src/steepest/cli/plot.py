@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from steepest.cli.experiment import Comparison, Contender, Trial
 # Okabe and Ito, distinct for the colour-blind, without yellow, which is faint on white
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _DASHES = ("-", "--", "-.", ":")  # for more optimizers than colours
+_LONGEST_LINE = 60  # of a label, in characters
 _SMOOTHED = 25  # windows of the moving average in a run
 
 Array = NDArray[np.float64]
@@ -124,7 +126,10 @@ def _label(comparison: Comparison, contender: Contender) -> str:
     result = comparison.task.metric.format(trial.figures("test_metric")) if finished else ""
     diverged = "" if finished == runs else f" {runs - finished} of {runs} diverged"
     rate = "" if "lr" in contender.spec.options else f"  lr {trial.settings['lr']:g}"
-    label = f"{contender.spec.label}{rate}   {result}{diverged}"
+    name = contender.spec.label
+    if len(name) > _LONGEST_LINE:
+        name = textwrap.fill(name.replace(":", " :"), _LONGEST_LINE)
+    label = f"{name}{rate}   {result}{diverged}"
     return label.replace("$", r"\$")
 
 
@@ -143,7 +148,12 @@ def _set_axes(by_step: Axes, by_time: Axes, curves: Sequence[_Curve]) -> None:
 def _set_limits(by_step: Axes, by_time: Axes, curves: Sequence[_Curve]) -> None:
     """Show these curves whole, but for what rises far above the start."""
     by_step.set_xlim(0.0, 1.01 * max(curve.steps[-1] for curve in curves))
-    by_time.set_xlim(0.0, 1.02 * max(curve.seconds[-1] for curve in curves))
+    ends = [curve.seconds[-1] for curve in curves]
+    if max(ends) > 10.0 * min(ends):  # the fast ones would be one line at the left
+        by_time.set_xscale("log")
+        by_time.set_xlim(min(curve.seconds[0] for curve in curves), 1.1 * max(ends))
+    else:
+        by_time.set_xlim(0.0, 1.02 * max(ends))
     lowest = min(curve.mean.min() for curve in curves)
     start = max(curve.mean[0] for curve in curves)
     highest = min(max(curve.mean.max() for curve in curves), 3.0 * start)
@@ -182,7 +192,7 @@ def _set_texts(figure: Figure, comparison: Comparison, axes: Axes) -> None:
         labels,
         title=f"test {task.metric.name}, best first",
         loc="outside lower center",
-        ncols=2,
+        ncols=1 if max(map(len, labels), default=0) > _LONGEST_LINE else 2,
         frameon=False,
         fontsize=10,
         alignment="left",

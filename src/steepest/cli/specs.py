@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from steepest.cli.errors import BadInputError
 from steepest.cli.registry import REST_OPTIONS, Kind, find_kind
+
+_LONGEST_LABEL = 1000  # characters; labels stand in the table and the picture
 
 _WORDS = {"true": True, "false": False, "none": None}
 
@@ -56,6 +59,10 @@ def parse_specs(text: str, *, sweep: bool) -> list[Spec]:
 
 
 def _parse_spec(label: str) -> Spec:
+    if len(label) > _LONGEST_LABEL:
+        raise BadInputError(
+            f"{label[:40]}…: an optimizer with its options may have {_LONGEST_LABEL} characters"
+        )
     name, *pairs = _split(label, ":")
     kind = find_kind(name.strip())
     options: dict[str, Any] = {}
@@ -87,20 +94,20 @@ def parse_value(text: str) -> Any:
         return _WORDS[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text  # what is no literal, or none that can be had
 
 
 def _checked(label: str, default: Any, key: str, value: Any) -> Any:
     """Return the value if it is of the type of the option's default, which constructors assume."""
     if key in REST_OPTIONS:
-        expected = "a number >= 0"
+        expected = "a finite number >= 0"
         fits = _is_number(value) and value >= 0.0
     elif isinstance(default, bool):
         expected = "true or false"
         fits = isinstance(value, bool)
     elif _is_number(default):
-        expected = f"a number, such as {default!r}"
+        expected = f"a finite number, such as {default!r}"
         fits = _is_number(value)
     elif isinstance(default, tuple):
         expected = f"{len(default)} values in brackets, such as {default!r}"
@@ -114,7 +121,10 @@ def _checked(label: str, default: Any, key: str, value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Whether it is a finite number of a size that a float can have."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def _split(text: str, separator: str) -> Iterator[str]:

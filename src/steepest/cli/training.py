@@ -153,10 +153,11 @@ def _judge(run: Run, task: Task, model: Network) -> None:
     validation_loss = float(task.loss(*_outputs(model, task.validation)))
     outputs, targets = _outputs(model, task.test)
     test_loss, test_metric = task.loss(outputs, targets), task.metric.compute(outputs, targets)
-    figures = (train_loss, validation_loss, float(test_loss), float(test_metric))
-    if not all(map(math.isfinite, figures)):
+    # not the test figures, which must not decide on anything
+    if not (math.isfinite(train_loss) and math.isfinite(validation_loss)):
         raise DivergedError
-    run.train_loss, run.validation_loss, run.test_loss, run.test_metric = figures
+    run.train_loss, run.validation_loss = train_loss, validation_loss
+    run.test_loss, run.test_metric = float(test_loss), float(test_metric)
 
 
 @torch.no_grad()

@@ -67,8 +67,12 @@ class WholeModelOptimizer:
         return loss
 
     def settings(self) -> list[dict[str, Any]]:
-        """Return class and options of every part."""
-        return [{"class": _class_name(part), **part.defaults} for part in self.parts]
+        """Return class and options of every parameter group of every part."""
+        return [
+            {"class": _class_name(part), **{k: v for k, v in group.items() if k != "params"}}
+            for part in self.parts
+            for group in part.param_groups
+        ]
 
     def state_bytes(self) -> int:
         """Return the memory of all tensors in the state, shared memory once."""

@@ -53,7 +53,7 @@ def spectral_direction(
 
 
 def spectral_directions_(
-    batch: MatrixBatch, *, schedule: Schedule, steps: int, scale: Scale
+    batch: MatrixBatch, *, schedule: Schedule, steps: int, scale: Scale, limit: int | None = None
 ) -> list[Tensor]:
     """Return scale · UVᵀ for the matrices of a batch, in the shape of each parameter.
 
@@ -62,8 +62,14 @@ def spectral_directions_(
         schedule: coefficient table of the Newton–Schulz iteration.
         steps: number of its steps.
         scale: rule for the length, applied to the shape of each matrix.
+        limit: largest number of matrices to iterate at once; default all.
     """
-    polar = newton_schulz_(batch.data, schedule=schedule, steps=steps)
+    polar = batch.data
+    if limit is None or len(polar) <= max(limit, 1):
+        polar = newton_schulz_(polar, schedule=schedule, steps=steps)
+    else:  # a stack of many matrices
+        for piece in torch.split(polar, max(limit, 1)):
+            piece.copy_(newton_schulz_(piece, schedule=schedule, steps=steps))
     factors = [shape_factor(scale, rows, columns) for _, rows, columns in batch.matrices]
     if len(set(factors)) == 1:
         polar.mul_(factors[0])

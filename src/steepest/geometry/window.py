@@ -85,7 +85,9 @@ def dense_direction(
         alpha: α in [0, 1].
     """
     right = torch.cat([window, gradient[None]]).mT
-    solved = torch.linalg.solve(metric, right)
+    solved, singular = torch.linalg.solve_ex(metric, right)
+    if bool(singular):  # to rounding: λ is positive
+        solved = torch.linalg.pinv(metric, hermitian=True) @ right
     columns, preconditioned = solved[:, :-1], solved[:, -1]
     inner = window @ columns
     inner.diagonal().add_(rho)

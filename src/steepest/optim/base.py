@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -149,7 +150,7 @@ class SteepestOptimizer(Optimizer):
 
     def _apply(self, part: Sequence[Entry], updates: Sequence[Tensor]) -> None:
         """W ← W − ηU between the hooks; all at once where there are none."""
-        if len(part) > 1 and not self._overrides_hooks() and _one_rate(part):
+        if len(part) > 1 and not self._hooked() and _one_rate(part):
             params = [entry.param for entry in part]
             torch._foreach_add_(params, list(updates), alpha=-float(part[0].group["lr"]))
             return
@@ -158,12 +159,15 @@ class SteepestOptimizer(Optimizer):
             entry.param.add_(update, alpha=-entry.group["lr"])
             self.post_weight_update_fn_inplace(entry.param)
 
-    @classmethod
-    def _overrides_hooks(cls) -> bool:
-        base = SteepestOptimizer
-        return (
-            cls.pre_weight_update_fn_inplace is not base.pre_weight_update_fn_inplace
-            or cls.post_weight_update_fn_inplace is not base.post_weight_update_fn_inplace
+    def _hooked(self) -> bool:
+        hooks = ("pre_weight_update_fn_inplace", "post_weight_update_fn_inplace")
+        return self._overrides(hooks, SteepestOptimizer)
+
+    def _overrides(self, names: Sequence[str], base: type) -> bool:
+        """Whether a subclass, or the user on this object, has replaced one of the methods."""
+        return any(
+            getattr(getattr(self, name), "__func__", None) is not getattr(base, name)
+            for name in names
         )
 
     def _entries(self) -> list[Entry]:
@@ -233,11 +237,17 @@ class SteepestOptimizer(Optimizer):
                 self.state[param] = value.on(param)
 
     def state_dict(self) -> StateDict:
-        """Return options and state; the state of parameters that left their group is dropped."""
+        """Return options and state, without the state of parameters that left their group."""
         params = {param for group in self.param_groups for param in group["params"]}
-        for param in [param for param in self.state if param not in params]:
-            del self.state[param]
-        return super().state_dict()
+        state = self.state
+        if all(key in params for key in state):
+            return super().state_dict()
+        kept = {k: v for k, v in state.items() if k in params or not isinstance(k, Tensor)}
+        self.state = defaultdict(dict, kept)
+        try:
+            return super().state_dict()
+        finally:
+            self.state = state
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Load a state dict: each state tensor keeps its dtype and bits, on its parameter's device.
@@ -278,6 +288,9 @@ class SteepestOptimizer(Optimizer):
             self._check_options({**self.defaults, **saved})
         params = list(chain.from_iterable(group["params"] for group in self.param_groups))
         keys = list(chain.from_iterable(group["params"] for group in groups))
+        strangers = [k for k in state_dict["state"] if isinstance(k, int) and k not in set(keys)]
+        if strangers:
+            raise ValueError(f"the loaded state of {strangers} belongs to no parameter")
         options = [{**self.defaults, **group} for group in groups for _ in group["params"]]
         for position, (key, param) in enumerate(zip(keys, params, strict=True)):
             if state_dict["state"].get(key):
@@ -320,14 +333,25 @@ class _Intact:
 def _keep_intact(optimizer: Optimizer, state_dict: StateDict) -> StateDict:
     assert isinstance(optimizer, SteepestOptimizer)
     optimizer._check_loaded(state_dict)
-    state = {key: _Intact(value) for key, value in state_dict["state"].items() if value}
+    known = set(chain.from_iterable(group["params"] for group in state_dict["param_groups"]))
+    state = {
+        key: _Intact(value) if key in known else value
+        for key, value in state_dict["state"].items()
+        if value or key not in known
+    }
     return {**state_dict, "state": state}
 
 
 def _use_plain_numbers(group: dict[str, Any]) -> None:
-    """Replace scalars of array libraries by Python's, which every checkpoint can hold."""
+    """Replace scalars of array libraries by Python's, which every checkpoint can hold.
+
+    A learning rate may stay a tensor, as in ``torch.optim``.
+    """
     for name, value in group.items():
-        if hasattr(value, "item") and not isinstance(value, Tensor):
+        if isinstance(value, Tensor):
+            if value.ndim == 0 and name != "lr":
+                group[name] = value.item()
+        elif hasattr(value, "item"):
             group[name] = value.item()
 
 

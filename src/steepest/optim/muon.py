@@ -55,8 +55,8 @@ class Muon(OrthogonalizedOptimizer):
         iteration_dtype: "auto", float32 on a CPU whatever the weights' dtype (float64 for float64
             weights), bfloat16 on accelerators; or "float64", "float32", "bfloat16", "float16".
         batch_bytes: small matrices with equal sides are iterated together, as many as fit into
-            this memory. The step needs about five times as much beside weights and state, or five
-            times its largest matrix if that is more; 0 takes one parameter at a time.
+            this memory; 0 takes one parameter at a time. Beside weights and state, the step needs
+            about three times its largest parameter, or eight times this if that is more.
         fp32_matmul_prec: precision of float32 products in the iteration, "highest", "high" or
             "medium".
 
@@ -132,13 +132,16 @@ class Muon(OrthogonalizedOptimizer):
 
     def _parts(self, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
         """Divide into batches of matrices with equal sides, dtype, device and options."""
-        if type(self).orthogonalize is not Muon.orthogonalize:
+        if self._overrides(("orthogonalize",), Muon):
             yield from super()._parts(entries)
             return
         buckets: dict[Any, list[Entry]] = {}
         keys = {id(group): _key(group) for group in self.param_groups}
         for entry in entries:
             param, layout = entry.param, entry.group["layout"]
+            if param.numel() == 0:
+                yield (entry,)
+                continue
             key = (keys[id(entry.group)], sides(param.shape, layout), param.dtype, param.device)
             buckets.setdefault(key, []).append(entry)
         for bucket in buckets.values():
@@ -147,12 +150,8 @@ class Muon(OrthogonalizedOptimizer):
     @staticmethod
     def _chunks(bucket: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
         """Divide a bucket so that the memory of one batch stays within ``batch_bytes``."""
-        param, group = bucket[0].param, bucket[0].group
-        limit = batch_limit(
-            *sides(param.shape, group["layout"]),
-            resolve_dtype(param, group["iteration_dtype"]),
-            batch_bytes=group["batch_bytes"],
-        )
+        group = bucket[0].group
+        limit = _limit(bucket[0].param, group)
         chunk: list[Entry] = []
         count = 0
         for entry in bucket:
@@ -165,7 +164,7 @@ class Muon(OrthogonalizedOptimizer):
         yield chunk
 
     def _directions(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> list[Tensor]:
-        if type(self).orthogonalize is not Muon.orthogonalize:
+        if self._overrides(("orthogonalize",), Muon):
             return super()._directions(part, gradients)
         group = part[0].group
         momentum, layout = group["momentum"], group["layout"]
@@ -182,9 +181,16 @@ class Muon(OrthogonalizedOptimizer):
         )
         batch.fill_(averaged(buffers, gradients, momentum=momentum, nesterov=group["nesterov"]))
         with matmul_precision(group["fp32_matmul_prec"]):
-            return spectral_directions_(
-                batch, schedule=group["schedule"], steps=group["steps"], scale=group["scale"]
+            directions = spectral_directions_(
+                batch,
+                schedule=group["schedule"],
+                steps=group["steps"],
+                scale=group["scale"],
+                limit=_limit(params[0], group),
             )
+        updates = [x.to(param.dtype) for x, param in zip(directions, params, strict=True)]
+        # a hook may want to view it otherwise
+        return [update.contiguous() for update in updates] if self._hooked() else updates
 
     def _check_options(self, group: Mapping[str, Any]) -> None:
         super()._check_options(group)
@@ -201,6 +207,15 @@ class Muon(OrthogonalizedOptimizer):
             raise ValueError(
                 f"{name} cannot be stepped by {type(self).__name__}: {error}"
             ) from None
+
+
+def _limit(param: Tensor, group: Mapping[str, Any]) -> int:
+    """How many matrices like those of the parameter are iterated at once."""
+    return batch_limit(
+        *sides(param.shape, group["layout"]),
+        resolve_dtype(param, group["iteration_dtype"]),
+        batch_bytes=group["batch_bytes"],
+    )
 
 
 def _key(group: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

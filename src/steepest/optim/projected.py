@@ -97,8 +97,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         alpha: α in [0, 1], share of the plain preconditioned gradient.
         max_exact_parameters: the largest p that ``metric="dense"`` accepts.
         metric: "window", by algebra on the Gram matrix; "dense", the formula as written, with
-            p × p matrices, which in float32 can be singular where λ is lost beside the squared
-            gradients (torch's ``LinAlgError``); "diagonal", with the covariance replaced by its
+            p × p matrices, in float32 by a pseudo-inverse where λ is lost beside the squared
+            gradients; "diagonal", with the covariance replaced by its
             diagonal in S and the projection as it stands; "auto" is "window".
         tail_tolerance: in [0, 1), for "window" with β > 0: the weight, relative to the largest,
             under which a column older than the window is dropped; 0 keeps all. The default drops
@@ -213,7 +213,9 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
     def _check_loaded(self, state_dict: StateDict) -> None:
         super()._check_loaded(state_dict)
         _check_shared([{**self.defaults, **group} for group in state_dict["param_groups"]])
-        steps = {state["step"] for state in state_dict["state"].values() if state}
+        of_parameters = [key for group in state_dict["param_groups"] for key in group["params"]]
+        states = [state_dict["state"].get(key) for key in of_parameters]
+        steps = {state["step"] for state in states if state}
         if len(steps) > 1:
             raise ValueError(
                 f"the loaded parameters have seen different numbers of steps ({sorted(steps)}), "
@@ -399,6 +401,9 @@ def _check_magnitude(entry: Entry, size: int) -> None:
     dtype = torch.float64 if exact else _wide([entry.param])
     largest = math.sqrt(torch.finfo(dtype).max / (4.0 * size))
     found = float(torch.linalg.vector_norm(entry.gradient, ord=math.inf))
+    if entry.group["weight_decay_method"] == "l2" and entry.group["weight_decay"]:
+        weight = float(torch.linalg.vector_norm(entry.param, ord=math.inf))
+        found += entry.group["weight_decay"] * weight
     if not found <= largest:  # also for NaN
         raise RuntimeError(
             f"the gradient of {entry.name} is not finite or too large: its largest entry is "
