@@ -24,7 +24,7 @@ def matrix(*shape, seed=0):
 @pytest.mark.parametrize("panels", [1, 2, 3, 8])
 @pytest.mark.parametrize("size", [8, 13, 31])
 def test_panels_equal_the_ordinary_product(monkeypatch, size, panels):
-    monkeypatch.setattr(symmetric, "_PANELS", ((1, panels),))
+    monkeypatch.setattr(symmetric, "panel_count", lambda _: panels)
     x = matrix(size, 40)
     out = torch.full((size, size), torch.nan, dtype=torch.float64)
     result = symmetric_product(x, x.mT, out=out)
@@ -46,9 +46,28 @@ def test_iterations_with_panels_equal_those_without(monkeypatch, form):
     x = matrix(3, 12, 20) / 20
     table = coefficients("quintic", 5)
     expected = iterate(x.clone(), table, form=form)
-    monkeypatch.setattr(symmetric, "_PANELS", ((1, 3),))
+    monkeypatch.setattr(symmetric, "panel_count", lambda _: 3)
+    monkeypatch.setattr("steepest.linalg.iteration.panel_count", lambda _: 3)
     monkeypatch.setattr("steepest.linalg.iteration.BATCHED_SIDE", 0)
     torch.testing.assert_close(iterate(x.clone(), table, form=form), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["plain", "gram"])
+@pytest.mark.parametrize("steps", [1, 5, 8])
+@pytest.mark.parametrize("side", [0, 384])
+def test_norms_and_factors_on_the_short_side_equal_those_on_the_matrix(
+    monkeypatch, form, steps, side
+):
+    monkeypatch.setattr("steepest.linalg.iteration.BATCHED_SIDE", side)
+    x = matrix(3, 5, 9)
+    norms = torch.linalg.matrix_norm(x, keepdim=True)
+    factors = torch.tensor([2.0, 3.0, 5.0], dtype=torch.float64)[:, None, None]
+    table = coefficients("polar_express", steps)
+    expected = factors * iterate(x / norms, table, form=form)
+    result = iterate(x.clone(), table, form=form, squared_norms=norms**2, factor=factors)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-11)
+    result = iterate(x.clone(), table, form=form, squared_norms=norms**2, factor=7.0)
+    torch.testing.assert_close(result, 7.0 * expected / factors, rtol=0, atol=1e-11)
 
 
 TRITON = """

@@ -97,6 +97,13 @@ class MatrixBatch:
         for slot, tensor in zip(self.slots(self.data), tensors, strict=True):
             slot.copy_(tensor.reshape(slot.shape))
 
+    def single(self) -> Tensor | None:
+        """The memory in the shape of the parameter, where it is one plain matrix; else None."""
+        if not self._plain or len(self._shapes) > 1:
+            return None
+        rows, columns = self._shapes[0]
+        return self.data[0].mT if rows > columns else self.data[0]
+
     def slots(self, data: Tensor) -> list[Tensor]:
         """Return a view of the memory for each parameter, ``(batch, rows, columns)``.
 

@@ -64,19 +64,26 @@ def spectral_directions_(
         scale: rule for the length, applied to the shape of each matrix.
         limit: largest number of matrices to iterate at once; default all.
     """
-    polar = batch.data
+    polar, factor = batch.data, _factor(batch, scale)
     if limit is None or len(polar) <= max(limit, 1):
-        polar = newton_schulz_(polar, schedule=schedule, steps=steps)
-    else:  # a stack of many matrices
-        for piece in torch.split(polar, max(limit, 1)):
-            piece.copy_(newton_schulz_(piece, schedule=schedule, steps=steps))
+        polar = newton_schulz_(polar, schedule=schedule, steps=steps, factor=factor)
+        return batch.parameters(polar)
+    # a stack of many matrices
+    for start in range(0, len(polar), max(limit, 1)):
+        place = slice(start, start + max(limit, 1))
+        own = factor[place] if isinstance(factor, Tensor) else factor
+        polar[place] = newton_schulz_(polar[place], schedule=schedule, steps=steps, factor=own)
+    return batch.parameters(polar)
+
+
+def _factor(batch: MatrixBatch, scale: Scale) -> Tensor | float:
+    """The factor of each matrix, or one number where all are the same, as mostly."""
     factors = [shape_factor(scale, rows, columns) for _, rows, columns in batch.matrices]
     if len(set(factors)) == 1:
-        polar.mul_(factors[0])
-    else:  # tall and wide matrices of one batch
-        for slot, factor in zip(batch.slots(polar), factors, strict=True):
-            slot.mul_(factor)
-    return batch.parameters(polar)
+        return factors[0]
+    counts = [count for count, _, _ in batch.matrices]
+    each = [factor for factor, count in zip(factors, counts, strict=True) for _ in range(count)]
+    return torch.tensor(each, dtype=batch.data.dtype, device=batch.data.device)[:, None, None]
 
 
 def batch_limit(short: int, long: int, dtype: torch.dtype, *, batch_bytes: int) -> int:

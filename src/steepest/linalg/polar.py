@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from steepest.linalg.exact import polar_eigh, polar_qdwh, polar_svd, range_tolerance
-from steepest.linalg.iteration import Form, choose_form, iterate
+from steepest.linalg.iteration import Factor, Form, choose_form, iterate
 from steepest.linalg.minimax import minimax, minimax_error
 from steepest.linalg.schedules import Coefficients, Schedule, coefficients
 
@@ -192,7 +192,7 @@ def normalize_(wide: Tensor, *, exact: bool = False) -> Tensor:
         largest = torch.frexp(wide.abs().amax(dim=(-2, -1), keepdim=True)).exponent
         # of a subnormal number, the power of two would itself be infinite
         wide *= torch.exp2(-largest.clamp_min(-1000).double())
-    norm = _frobenius(wide)
+    norm = torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True, dtype=torch.float64)
     norm = torch.where(norm == 0, 1.0, norm)
     # in two factors, since 1/norm of a subnormal float32 is beyond its range
     if exact:
@@ -203,38 +203,61 @@ def normalize_(wide: Tensor, *, exact: bool = False) -> Tensor:
     return wide.mul_(half).mul_(half)
 
 
-def _frobenius(x: Tensor) -> Tensor:
-    """Return ‖x‖_F as ``(..., 1, 1)`` float64, without over- or underflow of squares."""
-    if x.device.type == "cpu" and x.dtype == torch.float32:
-        # three times as fast, and right unless squares leave the range, which is rare
-        quick: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
-        if bool(((quick > 1e-15) & (quick < 1e18)).all()):
-            return quick.double()
-    norm: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True, dtype=torch.float64)
-    return norm
-
-
-def newton_schulz_(x: Tensor, *, schedule: Schedule, steps: int) -> Tensor:
+def newton_schulz_(x: Tensor, *, schedule: Schedule, steps: int, factor: Factor = 1.0) -> Tensor:
     """Compute ``polar`` by polynomials in the memory of ``x``, which is overwritten.
 
     Args:
         x: wide matrices ``(b, m, n)``, m ≤ n, contiguous, not empty, of the dtype to iterate in.
         schedule: coefficient table, see ``SCHEDULES``.
         steps: number of polynomials.
+        factor: of the result, a number or ``(b, 1, 1)``.
 
     Returns:
         ``(b, m, n)``, in the memory of ``x`` or in new memory.
     """
-    return iterate(normalize_(x), coefficients(schedule, steps), form=choose_form(x))
+    return _iterate_(x, coefficients(schedule, steps), form=choose_form(x), factor=factor)
+
+
+def _iterate_(
+    x: Tensor, table: tuple[Coefficients, ...], *, form: Form, factor: Factor = 1.0
+) -> Tensor:
+    """Normalise and iterate in the memory of ``x``."""
+    squared_norms = _squared_norms(x)
+    if squared_norms is None:
+        normalize_(x)
+    return iterate(x, table, form=form, squared_norms=squared_norms, factor=factor)
+
+
+def _squared_norms(x: Tensor) -> Tensor | None:
+    """Return ‖X‖² as ``(b, 1, 1)`` where its use cannot leave the range of floats, else None.
+
+    None for matrices that are huge, tiny, zero or not finite, in 16 bits, and off the CPU, where
+    looking at the norms would wait for the device.
+    """
+    if x.device.type != "cpu" or x.dtype.itemsize < 4:
+        return None
+    norm: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
+    return norm.square() if bool(((norm > 1e-12) & (norm < 1e12)).all()) else None
 
 
 def _polynomials(
     x: Tensor, table: tuple[Coefficients, ...], *, form: Form | None, dtype: torch.dtype | None
 ) -> Tensor:
-    def apply(y: Tensor) -> Tensor:
-        return iterate(y, table, form=form or choose_form(y))
-
-    return _on_normalized(x, apply, dtype=dtype, isolate=False)
+    if x.numel() == 0:
+        return x.clone()
+    target = dtype or iteration_dtype(x.dtype)
+    tall = x.shape[-2] > x.shape[-1]
+    y = x.reshape(-1, *x.shape[-2:])
+    y = y.mT if tall else y
+    if target.itemsize < 4:  # narrowing first would overflow
+        y = normalize(y, dtype=target).contiguous()
+    else:
+        y = y.to(target, memory_format=torch.contiguous_format, copy=True)
+        if x.dtype.itemsize > target.itemsize and not bool(y.isfinite().all()):
+            y = normalize(x.reshape(-1, *x.shape[-2:]), dtype=target)
+            y = (y.mT if tall else y).contiguous()
+    y = _iterate_(y, table, form=form or choose_form(y))
+    return (y.mT if tall else y).reshape(x.shape).to(x.dtype)
 
 
 def _on_normalized(
@@ -242,24 +265,21 @@ def _on_normalized(
     function: Callable[[Tensor], Tensor],
     *,
     dtype: torch.dtype | None,
-    isolate: bool = True,
 ) -> Tensor:
     """Apply a function of normalised wide matrices ``(b, m, n)`` to matrices of any kind.
 
-    With ``isolate``, matrices that are not finite are kept from the function, which may refuse
-    them, and come out as NaN.
+    Matrices that are not finite are kept from the function, which may refuse them, and come out
+    as NaN.
     """
     if x.numel() == 0:
         return x.clone()
-    y = normalize(x, dtype=dtype or iteration_dtype(x.dtype), exact=isolate)
+    y = normalize(x, dtype=dtype or iteration_dtype(x.dtype), exact=True)
     y = y.reshape(-1, *x.shape[-2:])
     tall = x.shape[-2] > x.shape[-1]
     if tall:
         y = y.mT.contiguous()
-    finite = y.isfinite().all(dim=-1).all(dim=-1)[:, None, None] if isolate else None
-    result = function(y if finite is None else torch.where(finite, y, 0.0))
-    if finite is not None:
-        result = torch.where(finite, result, torch.nan)
+    finite = y.isfinite().all(dim=-1).all(dim=-1)[:, None, None]
+    result = torch.where(finite, function(torch.where(finite, y, 0.0)), torch.nan)
     return (result.mT if tall else result).reshape(x.shape).to(x.dtype)
 
 

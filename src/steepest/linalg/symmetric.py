@@ -7,9 +7,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-# (side from which, number of row panels) on a CPU; measured by benchmarks/bench_polar.py
-_PANELS = ((2048, 8), (768, 4), (512, 2))
-
 
 def symmetric_product(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
     """Write ``left @ right`` into ``out`` where the result is known to be symmetric.
@@ -33,7 +30,14 @@ def symmetric_product(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
 
 
 def panel_count(left: Tensor) -> int:
-    """Return into how many row panels ``symmetric_product`` divides its left factor."""
+    """Return into how many row panels ``symmetric_product`` divides its left factor.
+
+    As measured by benchmarks/bench_polar.py: fewer, larger products are faster while they are
+    small, and a long inner dimension makes them large.
+    """
     if left.ndim != 2 or left.device.type != "cpu":
         return 1
-    return next((panels for least, panels in _PANELS if left.shape[0] >= least), 1)
+    size, depth = left.shape
+    if size >= 1024 or (size >= 512 and depth >= 2 * size):
+        return 4
+    return 2 if size >= 384 or (size >= 256 and depth >= 8 * size) else 1

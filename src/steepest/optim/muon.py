@@ -179,7 +179,16 @@ class Muon(OrthogonalizedOptimizer):
             dtype=resolve_dtype(params[0], group["iteration_dtype"]),
             device=params[0].device,
         )
-        batch.fill_(averaged(buffers, gradients, momentum=momentum, nesterov=group["nesterov"]))
+        nesterov = group["nesterov"]
+        target = batch.single()
+        if (
+            nesterov
+            and target is not None
+            and target.dtype == buffers[0].dtype == gradients[0].dtype
+        ):
+            torch.lerp(gradients[0], buffers[0], momentum, out=target)  # without a copy between
+        else:
+            batch.fill_(averaged(buffers, gradients, momentum=momentum, nesterov=nesterov))
         with matmul_precision(group["fp32_matmul_prec"]):
             directions = spectral_directions_(
                 batch,
