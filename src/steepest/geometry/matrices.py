@@ -60,7 +60,7 @@ def as_matrices(x: Tensor, layout: Layout) -> Tensor:
 class MatrixBatch:
     """Matrices of several parameters, all with the same two sides, in one memory.
 
-    Tall and wide matrices share a batch: each is stored with its short side first.
+    Tall and wide matrices share a batch: each is seen with its short side first.
 
     Args:
         shapes: shape of each parameter.
@@ -85,10 +85,19 @@ class MatrixBatch:
         self.matrices = [matrix_shape(shape, layout) for shape in shapes]
         count = sum(batch for batch, _, _ in self.matrices)
         short, long = sides(shapes[0], layout)
-        self.data = torch.empty(count, short, long, dtype=dtype, device=device)
+        if self._plain and len(shapes) == 1:  # as the parameter lies in memory, tall or wide
+            rows, columns = shapes[0]
+            self.data = torch.empty(1, rows, columns, dtype=dtype, device=device)
+            self.data = self.data.mT if rows > columns else self.data
+        else:
+            self.data = torch.empty(count, short, long, dtype=dtype, device=device)
 
     def fill_(self, tensors: Sequence[Tensor]) -> None:
         """Write a tensor of each parameter's shape into the memory."""
+        single = self.single()
+        if single is not None:
+            single.copy_(tensors[0])
+            return
         if self._plain:
             oriented = [x.mT if x.shape[0] > x.shape[1] else x for x in tensors]
             if oriented[0].dtype == self.data.dtype:
@@ -102,7 +111,8 @@ class MatrixBatch:
         if not self._plain or len(self._shapes) > 1:
             return None
         rows, columns = self._shapes[0]
-        return self.data[0].mT if rows > columns else self.data[0]
+        matrix: Tensor = self.data[0]
+        return matrix.mT if rows > columns else matrix
 
     def slots(self, data: Tensor) -> list[Tensor]:
         """Return a view of the memory for each parameter, ``(batch, rows, columns)``.

@@ -13,6 +13,8 @@ from steepest.linalg.iteration import BATCHED_SIDE
 from steepest.linalg.polar import newton_schulz_
 from steepest.linalg.schedules import Schedule
 
+_FEWEST = 8  # a batch of fewer matrices gains less than gathering them costs
+
 IterationDtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 
 
@@ -88,9 +90,10 @@ def _factor(batch: MatrixBatch, scale: Scale) -> Tensor | float:
 
 def batch_limit(short: int, long: int, dtype: torch.dtype, *, batch_bytes: int) -> int:
     """Return how many matrices should be iterated at once, within ``batch_bytes``."""
-    if short > BATCHED_SIDE:
+    size = max(1, short * long * dtype.itemsize)
+    if short > BATCHED_SIDE or size > batch_bytes // _FEWEST:
         return 1
-    return max(1, batch_bytes // max(1, short * long * dtype.itemsize))
+    return batch_bytes // size
 
 
 def resolve_dtype(x: Tensor, name: IterationDtype) -> torch.dtype:

@@ -49,7 +49,7 @@ def iterate(
     worked on at once, which is all of them up to a short side of 384 and one above.
 
     Args:
-        x: ``(b, m, n)`` with m ≤ n, contiguous.
+        x: ``(b, m, n)`` with m ≤ n; contiguous, or the transpose of what is.
         table: (a, b, c) for each step.
         form: "plain" multiplies X itself at every step; "gram" works on XXᵀ and multiplies X at
             the end of each segment.
@@ -61,6 +61,9 @@ def iterate(
         ``(b, m, n)``.
     """
     step = _plain if form == "plain" else _gram
+    if x.shape[0] == 1:
+        norm = None if squared_norms is None else squared_norms[0]
+        return step(x[0], table, norm, factor[0] if isinstance(factor, Tensor) else factor)[None]
     if x.shape[0] > 1 and x.shape[1] <= BATCHED_SIDE:
         return step(x, table, squared_norms, factor)
     for place, matrix in enumerate(x):
@@ -135,7 +138,7 @@ def _gram(
             squared_norm = None
         if segment is segments[-1] and (isinstance(factor, Tensor) or factor != 1.0):
             total *= factor
-        x = torch.matmul(total, x)
+        x = torch.matmul(total, x, out=torch.empty_like(x))
     return x
 
 

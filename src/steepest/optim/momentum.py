@@ -16,8 +16,7 @@ def average_(buffers: Sequence[Tensor], gradients: Sequence[Tensor], *, momentum
         gradients: G of each parameter, not changed.
         momentum: μ in [0, 1).
     """
-    fitting = [g.to(m.dtype) for m, g in zip(buffers, gradients, strict=True)]
-    torch._foreach_lerp_(list(buffers), fitting, 1.0 - momentum)
+    torch._foreach_lerp_(list(buffers), _fitting(gradients, buffers), 1.0 - momentum)
 
 
 def averaged(
@@ -33,5 +32,11 @@ def averaged(
     """
     if not nesterov:
         return list(buffers)
-    fitting = [g.to(m.dtype) for m, g in zip(buffers, gradients, strict=True)]
-    return list(torch._foreach_lerp(fitting, list(buffers), momentum))
+    return list(torch._foreach_lerp(_fitting(gradients, buffers), list(buffers), momentum))
+
+
+def _fitting(gradients: Sequence[Tensor], buffers: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients in the dtype of the buffers, which a checkpoint may have changed."""
+    return [
+        g if g.dtype == m.dtype else g.to(m.dtype) for g, m in zip(gradients, buffers, strict=True)
+    ]

@@ -197,7 +197,10 @@ class Muon(OrthogonalizedOptimizer):
                 scale=group["scale"],
                 limit=_limit(params[0], group),
             )
-        updates = [x.to(param.dtype) for x, param in zip(directions, params, strict=True)]
+        updates = [
+            x if x.dtype == param.dtype else x.to(param.dtype)
+            for x, param in zip(directions, params, strict=True)
+        ]
         # a hook may want to view it otherwise
         return [update.contiguous() for update in updates] if self._hooked() else updates
 
