@@ -19,8 +19,9 @@ from steepest.linalg.symmetric import panel_count, symmetric_product
 Form = Literal["plain", "gram"]
 Factor: TypeAlias = "Tensor | float"
 
-# aspect ratio from which the Gram form needs less time; measured by benchmarks/bench_polar.py
-_GRAM_ASPECT = 1.6
+# aspect ratio from which the Gram form needs less time, for short sides below 128 and from there
+# on; measured by benchmarks/bench_polar.py
+_GRAM_ASPECTS = (3.0, 1.6)
 # short side up to which matrices are iterated as one batch; above it, one by one is as fast and the
 # symmetric products come in
 BATCHED_SIDE = 384
@@ -31,7 +32,8 @@ def choose_form(x: Tensor) -> Form:
 
     In 16 bits the accumulated product of the Gram form rounds twice as much away.
     """
-    far_from_square = x.shape[-1] >= _GRAM_ASPECT * x.shape[-2]
+    short, long = x.shape[-2:]
+    far_from_square = long >= _GRAM_ASPECTS[short >= 128] * short
     return "gram" if far_from_square and x.dtype.itemsize >= 4 else "plain"
 
 

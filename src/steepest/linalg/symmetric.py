@@ -38,6 +38,8 @@ def panel_count(left: Tensor) -> int:
     if left.ndim != 2 or left.device.type != "cpu":
         return 1
     size, depth = left.shape
-    if size >= 1024 or (size >= 512 and depth >= 2 * size):
+    if size >= 2048:
+        return 8
+    if size >= 768 or (size >= 512 and depth >= 2 * size):
         return 4
     return 2 if size >= 384 or (size >= 256 and depth >= 8 * size) else 1
