@@ -2,64 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
-import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT, StateDict
 
-from steepest.geometry.window import (
-    Metric,
-    dense_direction,
-    dense_metric,
-    diagonal_coefficients,
-    diagonal_inner,
-    diagonal_metric,
-    window_coefficients,
-)
-from steepest.linalg.window import Columns, advance, combine, dots
+from steepest.geometry.window import Metric
+from steepest.linalg.window import Columns, advance
 from steepest.optim import checks
 from steepest.optim.base import Entry, SteepestOptimizer
 from steepest.optim.decay import WeightDecayMethod
-
-# one metric for all parameters: these options cannot differ between groups
-_SHARED = (
-    "history_size", "beta", "ridge", "rho", "alpha", "max_exact_parameters", "metric",
-    "tail_tolerance",
-)  # fmt: skip
-
-
-# where each metric keeps its part for a parameter
-_METRIC_STATE: dict[Metric, str] = {
-    "auto": "gram",
-    "window": "gram",
-    "dense": "metric_rows",
-    "diagonal": "metric_diagonal",
-}
-
-
-@dataclass(frozen=True, eq=False)
-class _Tracked:
-    """A parameter in the window, with or without a gradient at this step."""
-
-    param: Tensor
-    moves: bool
-    state: dict[str, Any]
-    offset: int  # of its first entry in the vector of all parameters
-
-    @property
-    def rows(self) -> Tensor:
-        """``(slots, numel)`` view of its columns."""
-        history: Tensor = self.state["history"]
-        return history.view(history.shape[0], self.param.numel())
-
-    @property
-    def place(self) -> slice:
-        """Its entries in the vector of all parameters."""
-        return slice(self.offset, self.offset + self.param.numel())
+from steepest.optim.window_metrics import (
+    dense_directions,
+    diagonal_directions,
+    window_directions,
+)
+from steepest.optim.window_state import (
+    Tracked,
+    check_magnitude,
+    check_metric_of,
+    check_shared,
+    fresh_metric,
+    resize_,
+)
 
 
 class ProjectionRegularizedSGD(SteepestOptimizer):
@@ -119,6 +85,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         ``metric_rows`` ``(numel, p)``.
 
     Example:
+        >>> import torch
         >>> weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
         >>> optimizer = ProjectionRegularizedSGD([weight], lr=0.1, ridge=1.0, alpha=1.0)
         >>> weight.square().sum().backward()  # g = (2, −4), S⁻¹g = g/(1 + ‖g‖²)
@@ -186,7 +153,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
     def _check_group(self, index: int) -> None:
         super()._check_group(index)
         group = self.param_groups[index]
-        _check_shared(self.param_groups)
+        check_shared(self.param_groups)
         total, most = self._size(), group["max_exact_parameters"]
         if group["metric"] == "dense" and total > most:
             raise RuntimeError(
@@ -197,13 +164,13 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
 
     def _check_gradients(self, entries: Sequence[Entry]) -> None:
         super()._check_gradients(entries)
-        _check_shared(self.param_groups)
+        check_shared(self.param_groups)
         size = self._size()
         for entry in entries:
-            _check_magnitude(entry, size)
+            check_magnitude(entry, size)
             state = self.state.get(entry.param)
             if state:
-                _check_metric_of(state, entry.group["metric"], entry.name)
+                check_metric_of(state, entry.group["metric"], entry.name)
                 if "metric_rows" in state and state["metric_rows"].shape[1] > size:
                     raise ValueError(
                         "a parameter was taken out of the groups, and metric='dense' cannot forget "
@@ -212,7 +179,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
 
     def _check_loaded(self, state_dict: StateDict) -> None:
         super()._check_loaded(state_dict)
-        _check_shared([{**self.defaults, **group} for group in state_dict["param_groups"]])
+        check_shared([{**self.defaults, **group} for group in state_dict["param_groups"]])
         of_parameters = [key for group in state_dict["param_groups"] for key in group["params"]]
         states = [state_dict["state"].get(key) for key in of_parameters]
         steps = {state["step"] for state in states if state}
@@ -226,7 +193,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         self, state: Mapping[str, Any], param: Tensor, group: Mapping[str, Any], name: str
     ) -> None:
         super()._check_loaded_state(state, param, group, name)
-        _check_metric_of(state, group["metric"], name)
+        check_metric_of(state, group["metric"], name)
         if state["history"].shape[1:] != param.shape:
             raise ValueError(
                 f"the loaded history of {name} has columns of shape "
@@ -254,11 +221,11 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         given = {entry.param: gradient for entry, gradient in zip(part, gradients, strict=True)}
         tracked = self._track(given, before, columns, metric)
         if metric == "dense":
-            directions = self._dense(tracked, before, columns, options)
+            directions = dense_directions(tracked, before, columns, options, size=self._size())
         elif metric == "diagonal":
-            directions = self._diagonal(tracked, columns, options)
+            directions = diagonal_directions(tracked, columns, options)
         else:
-            directions = self._window(tracked, columns, options)
+            directions = window_directions(tracked, columns, options)
         return [directions[entry.param].view(entry.param.shape) for entry in part]
 
     def _columns(self) -> Columns:
@@ -277,18 +244,18 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
 
     def _track(
         self, given: Mapping[Tensor, Tensor], before: Columns, columns: Columns, metric: Metric
-    ) -> list[_Tracked]:
+    ) -> list[Tracked]:
         """Bring the state of every parameter in the window to the new columns, and write theirs."""
         tracked, offset, size = [], 0, self._size()
         for group in self.param_groups:
             for param in group["params"]:
                 if param in given or self.state.get(param):
                     state = self.state[param]
-                    item = _Tracked(param, param in given, state, offset)
+                    item = Tracked(param, param in given, state, offset)
                     if not state:
                         state["history"] = param.detach().new_zeros(columns.slots, *param.shape)
-                        state.update(_fresh_metric(item, metric, before, columns.slots, size))
-                    _resize_(state, columns.slots)
+                        state.update(fresh_metric(item, metric, before, columns.slots, size))
+                    resize_(state, columns.slots)
                     state["step"], state["damping"] = columns.step, columns.damping
                     state["column_step"] = columns.column_step.to(param.device)
                     state["weights"] = columns.weights.to(param.device)
@@ -303,149 +270,3 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
     def _size(self) -> int:
         """p, the number of entries of all parameters."""
         return sum(param.numel() for group in self.param_groups for param in group["params"])
-
-    def _window(
-        self, tracked: Sequence[_Tracked], columns: Columns, options: Mapping[str, Any]
-    ) -> dict[Tensor, Tensor]:
-        newest = columns.newest
-        for item in tracked:
-            row = dots(item.rows, item.rows[newest])
-            item.state["gram"][newest, :] = row
-            item.state["gram"][:, newest] = row
-        coefficients = window_coefficients(
-            [item.state["gram"] for item in tracked],
-            columns,
-            history_size=options["history_size"],
-            rho=options["rho"],
-            alpha=options["alpha"],
-        )
-        return {item.param: combine(item.rows, coefficients) for item in tracked if item.moves}
-
-    def _diagonal(
-        self, tracked: Sequence[_Tracked], columns: Columns, options: Mapping[str, Any]
-    ) -> dict[Tensor, Tensor]:
-        recent = columns.recent(options["history_size"])
-        inners = []
-        for item in tracked:
-            window = item.rows[recent.to(item.param.device)]
-            item.state["metric_diagonal"] = diagonal_metric(
-                item.state["metric_diagonal"].to(_wide([item.param])),
-                window,
-                first=columns.step == 1,
-                beta=options["beta"],
-                ridge=options["ridge"],
-            )
-            inners.append(diagonal_inner(item.state["metric_diagonal"], window))
-        coefficients = torch.zeros(columns.slots, dtype=torch.float64)
-        coefficients[recent] = diagonal_coefficients(
-            inners,
-            position=int((recent == columns.newest).nonzero()[0]),
-            rho=options["rho"],
-            alpha=options["alpha"],
-        )
-        return {
-            item.param: combine(item.rows, coefficients) / item.state["metric_diagonal"]
-            for item in tracked
-            if item.moves
-        }
-
-    def _dense(
-        self,
-        tracked: Sequence[_Tracked],
-        before: Columns,
-        columns: Columns,
-        options: Mapping[str, Any],
-    ) -> dict[Tensor, Tensor]:
-        size, recent = self._size(), columns.recent(options["history_size"])
-        like = torch.empty(
-            0, dtype=_wide([item.param for item in tracked]), device=tracked[0].param.device
-        )
-        metric = before.damping * torch.eye(size, dtype=like.dtype, device=like.device)
-        window = like.new_zeros(len(recent), size)
-        for item in tracked:
-            rows = item.state["metric_rows"]
-            metric[item.place, : rows.shape[1]] = rows.to(like)
-            window[:, item.place] = item.rows[recent.to(item.param.device)].to(like)
-        metric = dense_metric(
-            metric, window, first=columns.step == 1, beta=options["beta"], ridge=options["ridge"]
-        )
-        gradient = window[int((recent == columns.newest).nonzero()[0])]
-        direction = dense_direction(
-            metric, window, gradient, rho=options["rho"], alpha=options["alpha"]
-        )
-        for item in tracked:
-            item.state["metric_rows"] = metric[item.place].to(item.state["metric_rows"].device)
-        return {
-            item.param: direction[item.place].to(item.param.device)
-            for item in tracked
-            if item.moves
-        }
-
-
-def _check_shared(groups: Sequence[Mapping[str, Any]]) -> None:
-    for index, group in enumerate(groups):
-        for name in _SHARED:
-            if group[name] != groups[0][name]:
-                raise ValueError(
-                    f"{name} must be equal in all parameter groups, which share one metric: it is "
-                    f"{groups[0][name]!r} in group 0 and {group[name]!r} in group {index}"
-                )
-
-
-def _check_magnitude(entry: Entry, size: int) -> None:
-    """Refuse a gradient whose squares, summed over ``size`` entries, would not be finite."""
-    if entry.gradient.numel() == 0:
-        return
-    # the window's Gram matrix is in float64; the other metrics hold squares in their own dtype
-    exact = entry.group["metric"] in ("auto", "window")
-    dtype = torch.float64 if exact else _wide([entry.param])
-    largest = math.sqrt(torch.finfo(dtype).max / (4.0 * size))
-    found = float(torch.linalg.vector_norm(entry.gradient, ord=math.inf))
-    if entry.group["weight_decay_method"] == "l2" and entry.group["weight_decay"]:
-        weight = float(torch.linalg.vector_norm(entry.param, ord=math.inf))
-        found += entry.group["weight_decay"] * weight
-    if not found <= largest:  # also for NaN
-        raise RuntimeError(
-            f"the gradient of {entry.name} is not finite or too large: its largest entry is "
-            f"{found}, and the metric can hold {largest:.1e}; it would stay in the window for many "
-            "steps, so this step was not taken"
-        )
-
-
-def _check_metric_of(state: Mapping[str, Any], metric: Metric, name: str) -> None:
-    if _METRIC_STATE[metric] not in state:
-        raise ValueError(
-            f"the state of {name} was made by another metric than {metric!r}; metric cannot change "
-            "once steps have been taken"
-        )
-
-
-def _fresh_metric(
-    item: _Tracked, metric: Metric, before: Columns, slots: int, size: int
-) -> dict[str, Tensor]:
-    """Metric of a parameter whose past gradients are all zero: λ_{t−1} I."""
-    param, name = item.param, _METRIC_STATE[metric]
-    if name == "gram":
-        return {name: torch.zeros(slots, slots, dtype=torch.float64, device=param.device)}
-    dtype = _wide([param])
-    if name == "metric_diagonal":
-        shape = (param.numel(),)
-        return {name: torch.full(shape, before.damping, dtype=dtype, device=param.device)}
-    rows = torch.zeros(param.numel(), size, dtype=dtype, device=param.device)
-    rows[:, item.place].diagonal().fill_(before.damping)
-    return {name: rows}
-
-
-def _wide(params: Sequence[Tensor]) -> torch.dtype:
-    """Float64 if any of the parameters is, else float32."""
-    return torch.float64 if any(p.dtype == torch.float64 for p in params) else torch.float32
-
-
-def _resize_(state: dict[str, Any], slots: int) -> None:
-    """Give the state room for ``slots`` columns; new slots are zero."""
-    more = slots - state["history"].shape[0]
-    if more > 0:
-        history = state["history"]
-        state["history"] = torch.cat([history, history.new_zeros(more, *history.shape[1:])])
-        if "gram" in state:
-            state["gram"] = torch.nn.functional.pad(state["gram"], (0, more, 0, more))
