@@ -37,8 +37,8 @@ def polar_svd(x: Tensor, *, tolerance: float) -> Tensor:
 def polar_eigh(x: Tensor, *, tolerance: float) -> tuple[Tensor, Tensor]:
     """Return the polar factor (XXᵀ)^{-1/2} X by the eigenvalues of XXᵀ, and its expected error.
 
-    Squaring the matrix squares its condition number: the relative error is about ε (s_max/s_min)²
-    over the range.
+    Squaring the matrix squares its condition number: the relative error is about ε (s_max/s)² over
+    the singular values in the mean square.
 
     Args:
         x: ``(b, m, n)``.
@@ -55,8 +55,8 @@ def polar_eigh(x: Tensor, *, tolerance: float) -> tuple[Tensor, Tensor]:
     root = torch.where(kept, values, 1.0).rsqrt() * kept
     factor = (vectors * root[..., None, :]) @ (vectors.mT @ x)
 
-    smallest = torch.where(kept, values, largest).amin(dim=-1)
-    error = rounding * largest[..., 0] / smallest
+    ratios = largest / torch.where(kept, values, largest)
+    error = rounding * ratios.square().mean(dim=-1).sqrt()
     if tolerance**2 < rounding:  # what was cut may be noise, or belong to the range
         error = torch.where(kept.all(dim=-1), error, math.inf)
     return factor, torch.where(largest[..., 0] > 0, error, 0.0)
