@@ -45,8 +45,8 @@ class Muon(OrthogonalizedOptimizer):
         weight_decay: λ, at least 0; decoupled decay uses the unscaled η, whatever the shape.
         nesterov: whether D looks ahead; else D = M.
         weight_decay_method: "decoupled", "independent" or "l2".
-        schedule: coefficient table, "simple", "quintic" or "polar_express", or your own sequence of
-            (a, b, c).
+        schedule: coefficient table, a name in ``steepest.linalg.SCHEDULES`` ("polar_express",
+            "simple", "quintic", …) or your own sequence of (a, b, c), as ``minimax`` makes them.
         steps: number of iteration steps.
         scale: "match_rms_adamw" 0.2·√max(out, in); "original" √max(1, out/in); "spectral"
             √max(out, in); "unit_rms" √(out/in); "none" 1.
