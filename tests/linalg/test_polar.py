@@ -139,6 +139,13 @@ def test_the_input_is_not_changed_whatever_its_strides():
     torch.testing.assert_close(result, newton_schulz(x.t()).t(), rtol=1e-12, atol=1e-13)
 
 
+def test_weights_that_require_gradients_are_taken_as_they_are():
+    x = matrix(4, 3).requires_grad_()
+    for result in (newton_schulz(x), gram_newton_schulz(x), polar(x), polar(x, tolerance=1e-2)):
+        assert not result.requires_grad
+    torch.testing.assert_close(polar(x), polar(x.detach()), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [(torch.zeros(3), "two dimensions"), (torch.zeros(2, 2, dtype=torch.int64), "floating")],

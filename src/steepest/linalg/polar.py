@@ -53,7 +53,7 @@ def polar(
     Returns:
         A new tensor of the shape and dtype of ``x``. The result does not depend on the scale of
         ``x``; a zero matrix gives exact zeros; a matrix with a non-finite entry gives a non-finite
-        matrix, without touching others of the batch.
+        matrix, without touching others of the batch. No gradient flows through it.
 
     Raises:
         ValueError: if ``x`` has fewer than two dimensions or is not real and floating, for an
@@ -243,6 +243,7 @@ def _squared_norms(x: Tensor) -> Tensor | None:
 def _polynomials(
     x: Tensor, table: tuple[Coefficients, ...], *, form: Form | None, dtype: torch.dtype | None
 ) -> Tensor:
+    x = x.detach()
     if x.numel() == 0:
         return x.clone()
     target = dtype or iteration_dtype(x.dtype)
@@ -271,6 +272,7 @@ def _on_normalized(
     Matrices that are not finite are kept from the function, which may refuse them, and come out
     as NaN.
     """
+    x = x.detach()
     if x.numel() == 0:
         return x.clone()
     y = normalize(x, dtype=dtype or iteration_dtype(x.dtype), exact=True)
