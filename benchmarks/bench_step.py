@@ -3,7 +3,8 @@
     python benchmarks/bench_step.py [--sets small,conv,rect,gpt512,gpt768]
 
 Ratios are medians over interleaved rounds. "torch float32" is torch.optim.Muon with its iteration
-in float32 instead of bfloat16, with the same number of steps; "torch" is as it ships.
+in float32 instead of bfloat16, with the same number of steps; "torch" is as it ships. Other
+packages' Muon, with their iteration in bfloat16, are measured where ``peers.py`` finds them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from pathlib import Path
 
 from common import SETS, interleaved, paired_ratio, product_roof, write  # isort: skip
+from peers import installed  # isort: skip
 import torch
 from torch.optim import _muon
 
@@ -81,15 +83,16 @@ def minimal_operations(shapes):
     return total
 
 
-def measure(name, *, seconds, shipped):
+def measure(name, *, seconds, peers):
+    """Times and ratios of one set; ``peers`` are those that iterate in bfloat16."""
     shapes = SETS[name]
     functions = {
         "steepest": ours(shapes).step,
         "one by one": ours(shapes, batch_bytes=0).step,
         "torch float32": torch_step(shapes, float32=True),
     }
-    if shipped:
-        functions["torch"] = torch_step(shapes, float32=False)
+    for peer, build in peers.items():
+        functions[peer] = build(shapes)
     times = interleaved(functions, seconds=seconds)
     limit = minimal_operations(shapes) / product_roof()
     best = sorted(times["steepest"])[len(times["steepest"]) // 2]
@@ -97,9 +100,9 @@ def measure(name, *, seconds, shipped):
         "rounds": len(times["steepest"]),
         "milliseconds": best * 1e3,
         "over torch float32": paired_ratio(times, "steepest", "torch float32"),
-        "over torch": paired_ratio(times, "steepest", "torch") if shipped else None,
         "over one by one": paired_ratio(times, "steepest", "one by one"),
         "fraction of the operation limit": limit / best,
+        **{f"over {peer}": paired_ratio(times, "steepest", peer) for peer in peers},
     }
 
 
@@ -109,11 +112,15 @@ def main():
     parser.add_argument("--seconds", type=float, default=6.0, help="for each set")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     arguments = parser.parse_args()
+    peers = {"torch": lambda shapes: torch_step(shapes, float32=False)}
+    for package, build in installed().items():
+        peers[package] = lambda shapes, build=build: build(parameters(shapes, flat=True), STEPS)
     results = {}
     for name in arguments.sets.split(","):
-        # as shipped, one step of the larger sets takes minutes on a CPU without bf16 units
-        results[name] = measure(name, seconds=arguments.seconds, shipped=name in ("small", "conv"))
-        figures = ", ".join(f"{k} {v:.3g}" for k, v in results[name].items() if v is not None)
+        # one bfloat16 step of the larger sets takes minutes on a CPU without units for it
+        own = peers if name in ("small", "conv") else {}
+        results[name] = measure(name, seconds=arguments.seconds, peers=own)
+        figures = ", ".join(f"{k} {v:.3g}" for k, v in results[name].items())
         print(f"{name:7s} {figures}", flush=True)
     print("wrote", write("step", {"sets": results}, arguments.out))
 
