@@ -63,11 +63,17 @@ def test_norms_and_factors_on_the_short_side_equal_those_on_the_matrix(
     norms = torch.linalg.matrix_norm(x, keepdim=True)
     factors = torch.tensor([2.0, 3.0, 5.0], dtype=torch.float64)[:, None, None]
     table = coefficients("polar_express", steps)
-    expected = factors * iterate(x / norms, table, form=form)
-    result = iterate(x.clone(), table, form=form, squared_norms=norms**2, factor=factors)
+    expected = factors * iterate(x / norms, table, form=form, normalized=True)
+    result = iterate(x.clone(), table, form=form, factor=factors)
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-11)
-    result = iterate(x.clone(), table, form=form, squared_norms=norms**2, factor=7.0)
+    result = iterate(x.clone(), table, form=form, factor=7.0)
     torch.testing.assert_close(result, 7.0 * expected / factors, rtol=0, atol=1e-11)
+    for factor in (factors, 3.0):  # written by the last product
+        onto = matrix(3, 5, 9, seed=1)
+        wanted = 0.5 * onto + factor * expected / factors
+        result = iterate(x.clone(), table, form=form, factor=factor, onto=onto, keep=0.5)
+        assert result.data_ptr() == onto.data_ptr()
+        torch.testing.assert_close(onto, wanted, rtol=0, atol=1e-11)
 
 
 TRITON = """

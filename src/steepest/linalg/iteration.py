@@ -8,11 +8,12 @@ there are products with it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from steepest.linalg.normalize import normalize_
 from steepest.linalg.schedules import Coefficients
 from steepest.linalg.symmetric import panel_count, symmetric_product
 
@@ -42,10 +43,12 @@ def iterate(
     table: Sequence[Coefficients],
     *,
     form: Form,
-    squared_norms: Tensor | None = None,
+    normalized: bool = False,
     factor: Factor = 1.0,
+    onto: Tensor | None = None,
+    keep: float = 1.0,
 ) -> Tensor:
-    """Apply the polynomials to each matrix; ``x`` serves as workspace and is overwritten.
+    """Normalise each matrix and apply the polynomials; ``x`` is workspace and is overwritten.
 
     Extra memory: one copy of ``x`` and two to four ``m × m`` matrices for each matrix that is
     worked on at once, which is all of them up to a short side of 384 and one above.
@@ -55,75 +58,121 @@ def iterate(
         table: (a, b, c) for each step.
         form: "plain" multiplies X itself at every step; "gram" works on XXᵀ and multiplies X at
             the end of each segment.
-        squared_norms: ``(b, 1, 1)``, ‖X‖² of each matrix, which is normalised by it on the way;
-            None, as always in 16 bits, where the spectral norm is at most one already.
+        normalized: whether the spectral norms are at most one already.
         factor: of the result, a number or ``(b, 1, 1)``.
+        onto: where given, ``(b, m, n)``, which becomes ``keep·onto + result``; above 16 bits
+            the last product itself writes it.
+        keep: see ``onto``.
 
     Returns:
-        ``(b, m, n)``.
+        ``(b, m, n)``; ``onto`` where that is given.
     """
-    step = _plain if form == "plain" else _gram
-    if x.shape[0] == 1:
-        norm = None if squared_norms is None else squared_norms[0]
-        return step(x[0], table, norm, factor[0] if isinstance(factor, Tensor) else factor)[None]
+    if not normalized and not _measured_by_gram(x):
+        normalize_(x)
+        normalized = True
+    iterated = _plain if form == "plain" else _gram
     if x.shape[0] > 1 and x.shape[1] <= BATCHED_SIDE:
-        return step(x, table, squared_norms, factor)
+        return _multiply_(iterated(x, table, normalized), factor, onto, keep)
     for place, matrix in enumerate(x):
-        norm = None if squared_norms is None else squared_norms[place]
         own = factor[place] if isinstance(factor, Tensor) else factor
-        matrix.copy_(step(matrix, table, norm, own))
-    return x
+        target = None if onto is None else onto[place]
+        result = _multiply_(iterated(matrix, table, normalized), own, target, keep)
+        if x.shape[0] == 1:
+            return result[None]
+        if onto is None:
+            matrix.copy_(result)
+    return x if onto is None else onto
 
 
-def _plain(
-    x: Tensor, table: Sequence[Coefficients], squared_norm: Tensor | None, factor: Factor
-) -> Tensor:
+class _Product(NamedTuple):
+    """The result of an iteration, not yet multiplied: outside·X + PX."""
+
+    left: Tensor  # P, (…, m, m)
+    right: Tensor  # X, (…, m, n)
+    outside: float
+    spare: Tensor | None  # memory for the result
+
+
+def _multiply_(product: _Product, factor: Factor, onto: Tensor | None, keep: float) -> Tensor:
+    """Return the product times ``factor``; with ``onto``, ``onto ← keep·onto + factor·product``."""
+    left, right, outside, spare = product
+    batched = right.ndim == 3
+    if outside == 0.0 and onto is not None:
+        if isinstance(factor, Tensor):
+            left, factor = left.mul_(factor), 1.0
+        add_ = onto.baddbmm_ if batched else onto.addmm_
+        return add_(left, right, beta=keep, alpha=factor)
+    out = torch.empty_like(right) if spare is None else spare
+    scaled = isinstance(factor, Tensor) or factor != 1.0
+    if outside == 0.0:
+        return torch.matmul(left.mul_(factor) if scaled else left, right, out=out)
+    fused = torch.baddbmm if batched else torch.addmm
+    result = fused(right, left, right, beta=outside, out=out)
+    if scaled:
+        result *= factor
+    return result if onto is None else onto.mul_(keep).add_(result)
+
+
+def _measured_by_gram(x: Tensor) -> bool:
+    """Whether the trace of XXᵀ may stand for ‖X‖².
+
+    Not in 16 bits, and not off the CPU, where looking at it would wait for the device.
+    """
+    return x.device.type == "cpu" and x.dtype.itemsize >= 4
+
+
+def _gram_matrix_(x: Tensor, gram: Tensor, *, normalized: bool) -> Tensor | None:
+    """Write the Gram matrix of X/‖X‖ into ``gram``; return ‖X‖² unless X itself is normalised."""
+    symmetric_product(x, x.mT, out=gram)
+    if normalized:
+        return None
+    squared: Tensor = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    if not bool(((squared > 1e-24) & (squared < 1e24)).all()):
+        # huge, tiny, zero or not finite, where squares leave the range of floats
+        normalize_(x)
+        symmetric_product(x, x.mT, out=gram)
+        return None
+    gram /= squared
+    return squared
+
+
+def _plain(x: Tensor, table: Sequence[Coefficients], normalized: bool) -> _Product:
     """X ← aX + (bA + cA²)X with A = XXᵀ, on ``(b, m, n)`` or ``(m, n)``."""
-    other = torch.empty_like(x)
+    spare = None
     gram = x.new_empty(*x.shape[:-1], x.shape[-2])
     polynomial = torch.empty_like(gram)
-    for step, (a, b, c) in enumerate(table):
-        symmetric_product(x, x.mT, out=gram)
-        if step == 0 and squared_norm is not None:
-            gram /= squared_norm
+    product = None
+    for a, b, c in table:
+        if product is not None:
+            x, spare = _multiply_(product, 1.0, None, 0.0), x
+        squared_norm = _gram_matrix_(x, gram, normalized=normalized)
+        normalized = True
         _polynomial(gram, b, c, out=polynomial)
+        # in 16 bits a stands outside of the product: inside, the rest would be rounded away
         outside = a
         if x.dtype.itemsize >= 4:
             outside = 0.0
             polynomial.diagonal(dim1=-2, dim2=-1).add_(a)
-            if step == 0 and squared_norm is not None:
+            if squared_norm is not None:
                 polynomial *= torch.rsqrt(squared_norm)
-            if step == len(table) - 1 and (isinstance(factor, Tensor) or factor != 1.0):
-                polynomial *= factor
-        # in 16 bits a stands outside of the product: inside, the rest would be rounded away
-        _product(polynomial, x, out=other, beta=outside)
-        x, other = other, x
-    return x if x.dtype.itemsize >= 4 else x.mul_(factor)
+        product = _Product(polynomial, x, outside, spare)
+    assert product is not None  # a table has at least one step
+    return product
 
 
-def _product(left: Tensor, right: Tensor, *, out: Tensor, beta: float) -> None:
-    """Write ``beta·right + left @ right`` into ``out``."""
-    if beta == 0.0:
-        torch.matmul(left, right, out=out)
-    else:
-        fused = torch.baddbmm if right.ndim == 3 else torch.addmm
-        fused(right, left, right, beta=beta, out=out)
-
-
-def _gram(
-    x: Tensor, table: Sequence[Coefficients], squared_norm: Tensor | None, factor: Factor
-) -> Tensor:
+def _gram(x: Tensor, table: Sequence[Coefficients], normalized: bool) -> _Product:
     """X ← QX with Q the product of the P = aI + bA + cA², and A ← PAP, all of one eigenbasis.
 
     The small eigenvalues of A carry the rounding of the large ones, and every step raises both; so
     after each segment A is formed from X anew.
     """
-    segments = list(_segments(table, x.dtype))
-    for segment in segments:
+    product = None
+    for segment in _segments(table, x.dtype):
+        if product is not None:
+            x = _multiply_(product, 1.0, None, 0.0)
         gram = x.new_empty(*x.shape[:-1], x.shape[-2])
-        symmetric_product(x, x.mT, out=gram)
-        if squared_norm is not None:
-            gram /= squared_norm
+        squared_norm = _gram_matrix_(x, gram, normalized=normalized)
+        normalized = True
         total, polynomial, work = (torch.empty_like(gram) for _ in range(3))
         for step, (a, b, c) in enumerate(segment):
             target = total if step == 0 else polynomial
@@ -137,11 +186,9 @@ def _gram(
                 symmetric_product(work, target, out=gram)
         if squared_norm is not None:
             total *= torch.rsqrt(squared_norm)
-            squared_norm = None
-        if segment is segments[-1] and (isinstance(factor, Tensor) or factor != 1.0):
-            total *= factor
-        x = torch.matmul(total, x, out=torch.empty_like(x))
-    return x
+        product = _Product(total, x, 0.0, None)
+    assert product is not None
+    return product
 
 
 def _polynomial(gram: Tensor, b: float, c: float, *, out: Tensor) -> None:

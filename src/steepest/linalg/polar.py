@@ -11,6 +11,7 @@ from torch import Tensor
 from steepest.linalg.exact import polar_eigh, polar_qdwh, polar_svd, range_tolerance
 from steepest.linalg.iteration import Factor, Form, choose_form, iterate
 from steepest.linalg.minimax import minimax, minimax_error
+from steepest.linalg.normalize import iteration_dtype, normalize
 from steepest.linalg.schedules import Coefficients, Schedule, coefficients
 
 Method = Literal["auto", "newton_schulz", "gram_newton_schulz", "svd", "eigh", "qdwh"]
@@ -168,76 +169,31 @@ def check_matrices(x: Tensor) -> None:
         raise ValueError(f"x must be of a real floating dtype, got {x.dtype}")
 
 
-def iteration_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return float64 for float64, and float32 for every narrower dtype."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def normalize(x: Tensor, *, dtype: torch.dtype, exact: bool = False) -> Tensor:
-    """Return ``x / ‖x‖_F`` for each matrix as a new tensor of ``dtype``, at any scale.
-
-    The norm is summed in float64, where the square of no narrower number over- or underflows, and
-    the division is done in the wider of the two dtypes: narrowing first would overflow.
-
-    With ``exact``, the norm is replaced by the next power of two, so that nothing is rounded: of a
-    matrix with condition κ, rounding would move the polar factor by κ times as much.
-    """
-    wide = x.to(torch.promote_types(x.dtype, iteration_dtype(dtype)), copy=True)
-    return normalize_(wide, exact=exact).to(dtype)
-
-
-def normalize_(wide: Tensor, *, exact: bool = False) -> Tensor:
-    """Normalise in place and return the same tensor; see ``normalize``."""
-    if wide.dtype == torch.float64:  # its own squares can overflow
-        largest = torch.frexp(wide.abs().amax(dim=(-2, -1), keepdim=True)).exponent
-        # of a subnormal number, the power of two would itself be infinite
-        wide *= torch.exp2(-largest.clamp_min(-1000).double())
-    norm = torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True, dtype=torch.float64)
-    norm = torch.where(norm == 0, 1.0, norm)
-    # in two factors, since 1/norm of a subnormal float32 is beyond its range
-    if exact:
-        exponent = torch.frexp(norm).exponent
-        first = exponent.div(2, rounding_mode="floor")
-        return wide.mul_(torch.exp2(-first.double())).mul_(torch.exp2((first - exponent).double()))
-    half = norm.rsqrt().to(wide.dtype)
-    return wide.mul_(half).mul_(half)
-
-
-def newton_schulz_(x: Tensor, *, schedule: Schedule, steps: int, factor: Factor = 1.0) -> Tensor:
+def newton_schulz_(
+    x: Tensor,
+    *,
+    schedule: Schedule,
+    steps: int,
+    factor: Factor = 1.0,
+    onto: Tensor | None = None,
+    keep: float = 1.0,
+) -> Tensor:
     """Compute ``polar`` by polynomials in the memory of ``x``, which is overwritten.
 
     Args:
-        x: wide matrices ``(b, m, n)``, m ≤ n, contiguous, not empty, of the dtype to iterate in.
+        x: wide matrices ``(b, m, n)``, m ≤ n, contiguous or the transpose of what is, not empty,
+            of the dtype to iterate in.
         schedule: coefficient table, see ``SCHEDULES``.
         steps: number of polynomials.
         factor: of the result, a number or ``(b, 1, 1)``.
+        onto: where given, ``(b, m, n)``, changed in place to ``keep·onto + result``.
+        keep: see ``onto``.
 
     Returns:
-        ``(b, m, n)``, in the memory of ``x`` or in new memory.
+        ``(b, m, n)``: ``onto``, or the memory of ``x``, or new memory.
     """
-    return _iterate_(x, coefficients(schedule, steps), form=choose_form(x), factor=factor)
-
-
-def _iterate_(
-    x: Tensor, table: tuple[Coefficients, ...], *, form: Form, factor: Factor = 1.0
-) -> Tensor:
-    """Normalise and iterate in the memory of ``x``."""
-    squared_norms = _squared_norms(x)
-    if squared_norms is None:
-        normalize_(x)
-    return iterate(x, table, form=form, squared_norms=squared_norms, factor=factor)
-
-
-def _squared_norms(x: Tensor) -> Tensor | None:
-    """Return ‖X‖² as ``(b, 1, 1)`` where its use cannot leave the range of floats, else None.
-
-    None for matrices that are huge, tiny, zero or not finite, in 16 bits, and off the CPU, where
-    looking at the norms would wait for the device.
-    """
-    if x.device.type != "cpu" or x.dtype.itemsize < 4:
-        return None
-    norm: Tensor = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True)
-    return norm.square() if bool(((norm > 1e-12) & (norm < 1e12)).all()) else None
+    table = coefficients(schedule, steps)
+    return iterate(x, table, form=choose_form(x), factor=factor, onto=onto, keep=keep)
 
 
 def _polynomials(
@@ -257,7 +213,7 @@ def _polynomials(
         if x.dtype.itemsize > target.itemsize and not bool(y.isfinite().all()):
             y = normalize(x.reshape(-1, *x.shape[-2:]), dtype=target)
             y = (y.mT if tall else y).contiguous()
-    y = _iterate_(y, table, form=form or choose_form(y))
+    y = iterate(y, table, form=form or choose_form(y))
     return (y.mT if tall else y).reshape(x.shape).to(x.dtype)
 
 
@@ -307,7 +263,7 @@ def _within(y: Tensor, tolerance: float, given: torch.dtype) -> Tensor:
     todo &= y.any(dim=-1).any(dim=-1)  # zeros are done
     if steps is not None and bool(todo.any()):
         table = minimax(l=_POLYNOMIAL_LOWER, steps=steps)
-        tried = iterate(y[todo], table, form=choose_form(y))
+        tried = iterate(y[todo], table, form=choose_form(y), normalized=True)
         result, todo = _accept(result, todo, tried, _residual(tried), tolerance)
     for dtype in dict.fromkeys((y.dtype, torch.float64)):
         if bool(todo.any()):
