@@ -57,6 +57,17 @@ def as_matrices(x: Tensor, layout: Layout) -> Tensor:
     return x.reshape(matrix_shape(x.shape, layout))
 
 
+def view_as_batch(x: Tensor, layout: Layout) -> Tensor | None:
+    """Return ``x`` as wide matrices ``(batch, short, long)`` in its own memory.
+
+    None where that needs a copy.
+    """
+    if x.ndim > 2 and not x.is_contiguous():
+        return None
+    matrices = as_matrices(x, layout)
+    return matrices.mT if matrices.shape[-2] > matrices.shape[-1] else matrices
+
+
 class MatrixBatch:
     """Matrices of several parameters, all with the same two sides, in one memory.
 

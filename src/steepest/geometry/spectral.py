@@ -67,15 +67,60 @@ def spectral_directions_(
         limit: largest number of matrices to iterate at once; default all.
     """
     polar, factor = batch.data, _factor(batch, scale)
-    if limit is None or len(polar) <= max(limit, 1):
-        polar = newton_schulz_(polar, schedule=schedule, steps=steps, factor=factor)
-        return batch.parameters(polar)
-    # a stack of many matrices
-    for start in range(0, len(polar), max(limit, 1)):
-        place = slice(start, start + max(limit, 1))
-        own = factor[place] if isinstance(factor, Tensor) else factor
-        polar[place] = newton_schulz_(polar[place], schedule=schedule, steps=steps, factor=own)
+    places = _places(len(polar), limit)
+    for place in places:
+        result = newton_schulz_(
+            polar[place], schedule=schedule, steps=steps, factor=_at(factor, place)
+        )
+        if len(places) == 1:
+            return batch.parameters(result)
+        polar[place] = result
     return batch.parameters(polar)
+
+
+def spectral_step_(
+    batch: MatrixBatch,
+    onto: Tensor,
+    *,
+    lr: float,
+    keep: float,
+    schedule: Schedule,
+    steps: int,
+    scale: Scale,
+    limit: int | None = None,
+) -> None:
+    """Change a weight in place to keep · W − lr · scale · UVᵀ, without a tensor for the update.
+
+    Args:
+        batch: gradient or momentum of one parameter; its memory is overwritten.
+        onto: the weight as ``view_as_batch`` gives it, of the dtype of the batch.
+        lr: η.
+        keep: what weight decay leaves, see ``kept_share``.
+        schedule: coefficient table of the Newton–Schulz iteration.
+        steps: number of its steps.
+        scale: rule for the length, applied to the shape of each matrix.
+        limit: largest number of matrices to iterate at once; default all.
+    """
+    factor = -lr * _factor(batch, scale)
+    for place in _places(len(onto), limit):
+        newton_schulz_(
+            batch.data[place],
+            schedule=schedule,
+            steps=steps,
+            factor=_at(factor, place),
+            onto=onto[place],
+            keep=keep,
+        )
+
+
+def _places(count: int, limit: int | None) -> list[slice]:
+    """Divide a batch into pieces of at most ``limit`` matrices."""
+    step = count if limit is None else max(limit, 1)
+    return [slice(start, start + step) for start in range(0, count, max(step, 1))]
+
+
+def _at(factor: Tensor | float, place: slice) -> Tensor | float:
+    return factor[place] if isinstance(factor, Tensor) else factor
 
 
 def _factor(batch: MatrixBatch, scale: Scale) -> Tensor | float:

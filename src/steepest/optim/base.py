@@ -139,12 +139,16 @@ class SteepestOptimizer(Optimizer):
         entries = self._entries()
         self._check_gradients(entries)
         for part in self._parts(entries):
-            gradients = _decay(part)
-            updates = self._directions(part, gradients)
-            for entry, update in zip(part, updates, strict=True):
-                _check_update(update, entry)
-            self._apply(part, updates)
+            self._step_part(part)
         return loss
+
+    def _step_part(self, part: Sequence[Entry]) -> None:
+        """Decay the weights of a part, ask for its updates and apply them."""
+        gradients = _decay(part)
+        updates = self._directions(part, gradients)
+        for entry, update in zip(part, updates, strict=True):
+            _check_update(update, entry)
+        self._apply(part, updates)
 
     def _apply(self, part: Sequence[Entry], updates: Sequence[Tensor]) -> None:
         """W ← W − ηU between the hooks; all at once where there are none."""

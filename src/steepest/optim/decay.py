@@ -46,6 +46,17 @@ def decay_(
         return list(gradients)
     if method == "l2":
         return list(torch._foreach_add(list(gradients), list(params), alpha=weight_decay))
-    factor = 1.0 - float(lr * weight_decay if method == "decoupled" else weight_decay)
-    torch._foreach_mul_(list(params), factor)
+    torch._foreach_mul_(list(params), kept_share(lr=lr, weight_decay=weight_decay, method=method))
     return list(gradients)
+
+
+def kept_share(*, lr: float, weight_decay: float, method: WeightDecayMethod) -> float:
+    """Return the number that decay multiplies the weights by; 1 for "l2".
+
+    Example:
+        >>> kept_share(lr=0.5, weight_decay=0.5, method="decoupled")
+        0.75
+    """
+    if method == "l2":
+        return 1.0
+    return 1.0 - float(lr * weight_decay if method == "decoupled" else weight_decay)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from steepest.geometry.matrices import Layout, MatrixBatch, matrix_shape, sides
+from steepest.geometry.matrices import Layout, MatrixBatch, matrix_shape, sides, view_as_batch
 from steepest.geometry.scale import Scale, shape_factor
 from steepest.geometry.spectral import (
     IterationDtype,
@@ -17,12 +17,13 @@ from steepest.geometry.spectral import (
     resolve_dtype,
     spectral_direction,
     spectral_directions_,
+    spectral_step_,
 )
 from steepest.linalg.precision import MatmulPrecision, matmul_precision
 from steepest.linalg.schedules import Schedule, coefficients
 from steepest.optim import checks
 from steepest.optim.base import Entry
-from steepest.optim.decay import WeightDecayMethod
+from steepest.optim.decay import WeightDecayMethod, kept_share
 from steepest.optim.momentum import average_, averaged
 from steepest.optim.orthogonalized import OrthogonalizedOptimizer
 
@@ -163,32 +164,54 @@ class Muon(OrthogonalizedOptimizer):
             count += matrices
         yield chunk
 
+    def _step_part(self, part: Sequence[Entry]) -> None:
+        onto = self._target(part)
+        if onto is None:
+            super()._step_part(part)
+            return
+        (entry,) = part
+        group = entry.group
+        batch = self._averages(part, [entry.gradient])
+        lr = float(group["lr"])
+        spectral_step_(
+            batch,
+            onto,
+            lr=lr,
+            keep=kept_share(
+                lr=lr, weight_decay=group["weight_decay"], method=group["weight_decay_method"]
+            ),
+            schedule=group["schedule"],
+            steps=group["steps"],
+            scale=group["scale"],
+            limit=_limit(entry.param, group),
+        )
+
+    def _target(self, part: Sequence[Entry]) -> Tensor | None:
+        """The weight as the last product of the iteration can write it; None where it cannot.
+
+        It cannot where a method of a subclass comes between, where the iteration is less precise
+        than the weight, and for several weights, which do not lie in memory as one batch.
+        """
+        param, group = part[0].param, part[0].group
+        if len(part) > 1 or param.numel() == 0:
+            return None
+        if self._hooked() or self._overrides(("orthogonalize", "_directions", "_apply"), Muon):
+            return None
+        if group["weight_decay_method"] == "l2" and group["weight_decay"] != 0.0:
+            return None
+        dtype = resolve_dtype(param, group["iteration_dtype"])
+        if param.dtype != dtype or dtype.itemsize < 4 or group["fp32_matmul_prec"] != "highest":
+            return None
+        return view_as_batch(param, group["layout"])
+
     def _directions(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> list[Tensor]:
         if self._overrides(("orthogonalize",), Muon):
             return super()._directions(part, gradients)
         group = part[0].group
-        momentum, layout = group["momentum"], group["layout"]
-        buffers = [self._buffer(entry.param) for entry in part]
-        average_(buffers, gradients, momentum=momentum)
         params = [entry.param for entry in part]
+        batch = self._averages(part, gradients)
         if params[0].numel() == 0:
             return [torch.zeros_like(param) for param in params]
-        batch = MatrixBatch(
-            [param.shape for param in params],
-            layout=layout,
-            dtype=resolve_dtype(params[0], group["iteration_dtype"]),
-            device=params[0].device,
-        )
-        nesterov = group["nesterov"]
-        target = batch.single()
-        if (
-            nesterov
-            and target is not None
-            and target.dtype == buffers[0].dtype == gradients[0].dtype
-        ):
-            torch.lerp(gradients[0], buffers[0], momentum, out=target)  # without a copy between
-        else:
-            batch.fill_(averaged(buffers, gradients, momentum=momentum, nesterov=nesterov))
         with matmul_precision(group["fp32_matmul_prec"]):
             directions = spectral_directions_(
                 batch,
@@ -203,6 +226,29 @@ class Muon(OrthogonalizedOptimizer):
         ]
         # a hook may want to view it otherwise
         return [update.contiguous() for update in updates] if self._hooked() else updates
+
+    def _averages(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> MatrixBatch:
+        """Average the gradients of a part, and return what is to be orthogonalized."""
+        group, params = part[0].group, [entry.param for entry in part]
+        momentum, nesterov = group["momentum"], group["nesterov"]
+        buffers = [self._buffer(param) for param in params]
+        average_(buffers, gradients, momentum=momentum)
+        batch = MatrixBatch(
+            [param.shape for param in params],
+            layout=group["layout"],
+            dtype=resolve_dtype(params[0], group["iteration_dtype"]),
+            device=params[0].device,
+        )
+        target = batch.single()
+        if (
+            nesterov
+            and target is not None
+            and target.dtype == buffers[0].dtype == gradients[0].dtype
+        ):
+            torch.lerp(gradients[0], buffers[0], momentum, out=target)  # without a copy between
+        else:
+            batch.fill_(averaged(buffers, gradients, momentum=momentum, nesterov=nesterov))
+        return batch
 
     def _check_options(self, group: Mapping[str, Any]) -> None:
         super()._check_options(group)
