@@ -298,3 +298,59 @@ def test_bf16_weights_are_iterated_in_float32():
     expected = -0.2 * math.sqrt(32) * oracles.newton_schulz(param.grad, table)
     # one rounding of the result and one of its product with the scale
     assert (param.double() - expected).norm() / expected.norm() < 4e-3
+
+
+class _Hooked(Muon):
+    def pre_weight_update_fn_inplace(self, param, update):
+        """Do nothing, but keep the update a tensor of its own."""
+
+
+@pytest.mark.parametrize("method", ["decoupled", "independent", "l2"])
+@pytest.mark.parametrize("layout", ["matrix", "convolution", "stack"])
+def test_writing_the_last_product_onto_the_weight_changes_nothing(layout, method):
+    shapes = {
+        "matrix": [(16, 40), (40, 16), (24, 24), (1, 9), (9, 1)],
+        "convolution": [(8, 3, 3, 3), (40, 2, 2), (4, 4, 1, 1, 1)],
+        "stack": [(3, 6, 20), (2, 2, 20, 6), (12, 5, 5)],
+    }[layout]
+    options = {"lr": 0.05, "weight_decay": 0.1, "weight_decay_method": method, "layout": layout}
+    results = []
+    for kind in (Muon, _Hooked):
+        torch.manual_seed(0)
+        params = [Parameter(torch.randn(shape)) for shape in shapes]
+        if layout == "matrix":
+            params.append(Parameter(torch.randn(shapes[0][::-1]).mT))
+        optimizer = kind(params, batch_bytes=0, **options)
+        run(optimizer, params, range(3))
+        results.append(params)
+    for fused, plain in zip(*results, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=2e-5, atol=2e-6)
+
+
+def test_a_single_weight_needs_no_tensor_for_its_update(monkeypatch):
+    weight = Parameter(torch.randn(8, 20))
+    weight.grad = torch.randn(8, 20)
+    optimizer = Muon([weight], lr=0.1)
+
+    def refuse(*_):
+        raise AssertionError("an update was made")
+
+    monkeypatch.setattr(Muon.__mro__[2], "_apply", refuse)
+    before = weight.detach().clone()
+    optimizer.step()
+    assert not torch.equal(before, weight)
+
+
+def test_convolutions_of_one_short_side_are_padded_into_one_batch():
+    shapes = [(16, 3, 3, 3), (16, 16, 3, 3), (64, 4, 2, 2), (32, 9, 2, 2)]
+    results = []
+    for batch_bytes in (8 << 20, 0):
+        torch.manual_seed(0)
+        params = [Parameter(torch.randn(shape)) for shape in shapes]
+        optimizer = Muon(params, lr=0.1, layout="convolution", batch_bytes=batch_bytes)
+        run(optimizer, params, range(3))
+        parts = list(optimizer._parts(optimizer._entries()))
+        assert len(parts) == (2 if batch_bytes else 4)
+        results.append(params)
+    for padded, single in zip(*results, strict=True):
+        torch.testing.assert_close(padded, single, rtol=1e-4, atol=1e-5)

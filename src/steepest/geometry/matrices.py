@@ -69,9 +69,10 @@ def view_as_batch(x: Tensor, layout: Layout) -> Tensor | None:
 
 
 class MatrixBatch:
-    """Matrices of several parameters, all with the same two sides, in one memory.
+    """Matrices of several parameters, all with the same short side, in one memory.
 
-    Tall and wide matrices share a batch: each is seen with its short side first.
+    Tall and wide matrices share a batch: each is seen with its short side first. Where the long
+    sides differ, zeros fill the rest.
 
     Args:
         shapes: shape of each parameter.
@@ -80,7 +81,7 @@ class MatrixBatch:
         device: of the memory.
 
     Attributes:
-        data: ``(b, short, long)``, uninitialised at first.
+        data: ``(b, short, long)``, uninitialised at first but for the zeros beside shorter ones.
     """
 
     def __init__(
@@ -92,16 +93,20 @@ class MatrixBatch:
         device: torch.device,
     ) -> None:
         self._shapes = shapes
-        self._plain = all(len(shape) == 2 for shape in shapes)  # one matrix each, as it stands
         self.matrices = [matrix_shape(shape, layout) for shape in shapes]
-        count = sum(batch for batch, _, _ in self.matrices)
-        short, long = sides(shapes[0], layout)
-        if self._plain and len(shapes) == 1:  # as the parameter lies in memory, tall or wide
+        plain = all(len(shape) == 2 for shape in shapes)  # one matrix each, as it stands
+        self._only = plain and len(shapes) == 1
+        if self._only:  # as the parameter lies in memory, tall or wide
             rows, columns = shapes[0]
             self.data = torch.empty(1, rows, columns, dtype=dtype, device=device)
             self.data = self.data.mT if rows > columns else self.data
-        else:
-            self.data = torch.empty(count, short, long, dtype=dtype, device=device)
+            return
+        longs = {max(rows, columns) for _, rows, columns in self.matrices}
+        self._stacked = plain and len(longs) == 1
+        count = sum(batch for batch, _, _ in self.matrices)
+        new = torch.empty if len(longs) == 1 else torch.zeros
+        short = min(self.matrices[0][1:])
+        self.data = new((count, short, max(longs)), dtype=dtype, device=device)
 
     def fill_(self, tensors: Sequence[Tensor]) -> None:
         """Write a tensor of each parameter's shape into the memory."""
@@ -109,17 +114,16 @@ class MatrixBatch:
         if single is not None:
             single.copy_(tensors[0])
             return
-        if self._plain:
+        if self._stacked and tensors[0].dtype == self.data.dtype:
             oriented = [x.mT if x.shape[0] > x.shape[1] else x for x in tensors]
-            if oriented[0].dtype == self.data.dtype:
-                torch.stack(oriented, out=self.data)
-                return
+            torch.stack(oriented, out=self.data)
+            return
         for slot, tensor in zip(self.slots(self.data), tensors, strict=True):
             slot.copy_(tensor.reshape(slot.shape))
 
     def single(self) -> Tensor | None:
         """The memory in the shape of the parameter, where it is one plain matrix; else None."""
-        if not self._plain or len(self._shapes) > 1:
+        if not self._only:
             return None
         rows, columns = self._shapes[0]
         matrix: Tensor = self.data[0]
@@ -132,14 +136,16 @@ class MatrixBatch:
             data: ``self.data``, or other memory of the same shape.
         """
         pieces = torch.split(data, [each[0] for each in self.matrices])
-        return [
-            piece.mT if rows > columns else piece
-            for piece, (_, rows, columns) in zip(pieces, self.matrices, strict=True)
-        ]
+        longest = data.shape[-1]
+        result = []
+        for piece, (_, rows, columns) in zip(pieces, self.matrices, strict=True):
+            own = piece if max(rows, columns) == longest else piece[..., : max(rows, columns)]
+            result.append(own.mT if rows > columns else own)
+        return result
 
     def parameters(self, data: Tensor) -> list[Tensor]:
         """Return the contents of ``data`` in the shape of each parameter."""
-        if self._plain:
+        if self._only or self._stacked:
             return [
                 x.mT if rows > columns else x
                 for x, (_, rows, columns) in zip(data.unbind(), self.matrices, strict=True)

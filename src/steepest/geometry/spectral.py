@@ -9,11 +9,8 @@ from torch import Tensor
 
 from steepest.geometry.matrices import Layout, MatrixBatch
 from steepest.geometry.scale import Scale, shape_factor
-from steepest.linalg.iteration import BATCHED_SIDE
 from steepest.linalg.polar import newton_schulz_
 from steepest.linalg.schedules import Schedule
-
-_FEWEST = 8  # a batch of fewer matrices gains less than gathering them costs
 
 IterationDtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 
@@ -131,14 +128,6 @@ def _factor(batch: MatrixBatch, scale: Scale) -> Tensor | float:
     counts = [count for count, _, _ in batch.matrices]
     each = [factor for factor, count in zip(factors, counts, strict=True) for _ in range(count)]
     return torch.tensor(each, dtype=batch.data.dtype, device=batch.data.device)[:, None, None]
-
-
-def batch_limit(short: int, long: int, dtype: torch.dtype, *, batch_bytes: int) -> int:
-    """Return how many matrices should be iterated at once, within ``batch_bytes``."""
-    size = max(1, short * long * dtype.itemsize)
-    if short > BATCHED_SIDE or size > batch_bytes // _FEWEST:
-        return 1
-    return batch_bytes // size
 
 
 def resolve_dtype(x: Tensor, name: IterationDtype) -> torch.dtype:

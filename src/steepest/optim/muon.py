@@ -9,11 +9,17 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from steepest.geometry.matrices import Layout, MatrixBatch, matrix_shape, sides, view_as_batch
+from steepest.geometry.batching import batch_limit, batches
+from steepest.geometry.matrices import (
+    Layout,
+    MatrixBatch,
+    matrix_shape,
+    sides,
+    view_as_batch,
+)
 from steepest.geometry.scale import Scale, shape_factor
 from steepest.geometry.spectral import (
     IterationDtype,
-    batch_limit,
     resolve_dtype,
     spectral_direction,
     spectral_directions_,
@@ -132,37 +138,26 @@ class Muon(OrthogonalizedOptimizer):
         )
 
     def _parts(self, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-        """Divide into batches of matrices with equal sides, dtype, device and options."""
+        """Divide into batches of matrices of one dtype and device and with equal options."""
         if self._overrides(("orthogonalize",), Muon):
             yield from super()._parts(entries)
             return
-        buckets: dict[Any, list[Entry]] = {}
+        alike: dict[Any, list[Entry]] = {}
         keys = {id(group): _key(group) for group in self.param_groups}
         for entry in entries:
-            param, layout = entry.param, entry.group["layout"]
-            if param.numel() == 0:
+            if entry.param.numel() == 0:
                 yield (entry,)
                 continue
-            key = (keys[id(entry.group)], sides(param.shape, layout), param.dtype, param.device)
-            buckets.setdefault(key, []).append(entry)
-        for bucket in buckets.values():
-            yield from self._chunks(bucket)
-
-    @staticmethod
-    def _chunks(bucket: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-        """Divide a bucket so that the memory of one batch stays within ``batch_bytes``."""
-        group = bucket[0].group
-        limit = _limit(bucket[0].param, group)
-        chunk: list[Entry] = []
-        count = 0
-        for entry in bucket:
-            matrices, _, _ = matrix_shape(entry.param.shape, group["layout"])
-            if chunk and count + matrices > limit:
-                yield chunk
-                chunk, count = [], 0
-            chunk.append(entry)
-            count += matrices
-        yield chunk
+            key = keys[id(entry.group)], entry.param.dtype, entry.param.device
+            alike.setdefault(key, []).append(entry)
+        for bucket in alike.values():
+            param, group = bucket[0].param, bucket[0].group
+            divided = batches(
+                [matrix_shape(entry.param.shape, group["layout"]) for entry in bucket],
+                dtype=resolve_dtype(param, group["iteration_dtype"]),
+                batch_bytes=group["batch_bytes"],
+            )
+            yield from ([bucket[place] for place in batch] for batch in divided)
 
     def _step_part(self, part: Sequence[Entry]) -> None:
         onto = self._target(part)
