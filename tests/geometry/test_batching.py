@@ -24,13 +24,22 @@ def test_other_short_sides_never_share_one():
 
 
 def test_few_small_matrices_share_one_with_longer_ones():
-    assert divided((1, 16, 27), (1, 16, 144), (1, 144, 16)) == [[1, 2, 0]]
+    assert divided((1, 16, 72), (1, 16, 144), (1, 144, 16)) == [[1, 2, 0]]
+
+
+def test_a_matrix_near_to_square_is_not_padded_into_another_form_of_the_iteration():
+    assert divided((1, 16, 16), (1, 16, 31)) == [[1, 0]]
+    assert divided((1, 16, 27), (1, 16, 54)) == [[1], [0]]
+
+
+def test_a_matrix_is_not_stretched_to_many_times_its_length():
+    assert divided((1, 1, 10), (1, 1, 1000)) == [[1], [0]]
 
 
 def test_many_or_large_matrices_are_not_padded():
     assert divided((100, 32, 128), (1, 32, 256)) == [[1], [0]]
     assert divided((1, 512, 520), (1, 512, 521)) == [[1], [0]]
-    assert divided((1, 256, 1024), (1, 256, 2048)) == [[1], [0]]
+    assert divided((1, 256, 1024), (1, 256, 2000)) == [[1], [0]]
 
 
 def test_a_batch_stays_within_its_memory():

@@ -12,6 +12,7 @@ import oracles
 from cases import parameters, run, set_gradients
 from steepest import Muon
 from steepest.linalg import SCHEDULES, coefficients
+from steepest.optim.base import SteepestOptimizer
 
 SHAPES = [(16, 16), (8, 24), (24, 8), (1, 12), (12, 1), (1, 1)]
 SIMPLE = [(3.4445, -4.7750, 2.0315)] * 5
@@ -335,14 +336,14 @@ def test_a_single_weight_needs_no_tensor_for_its_update(monkeypatch):
     def refuse(*_):
         raise AssertionError("an update was made")
 
-    monkeypatch.setattr(Muon.__mro__[2], "_apply", refuse)
+    monkeypatch.setattr(SteepestOptimizer, "_apply", refuse)
     before = weight.detach().clone()
     optimizer.step()
     assert not torch.equal(before, weight)
 
 
 def test_convolutions_of_one_short_side_are_padded_into_one_batch():
-    shapes = [(16, 3, 3, 3), (16, 16, 3, 3), (64, 4, 2, 2), (32, 9, 2, 2)]
+    shapes = [(16, 8, 3, 3), (16, 16, 3, 3), (72, 4, 2, 2), (32, 9, 2, 2)]
     results = []
     for batch_bytes in (8 << 20, 0):
         torch.manual_seed(0)
@@ -354,3 +355,46 @@ def test_convolutions_of_one_short_side_are_padded_into_one_batch():
         results.append(params)
     for padded, single in zip(*results, strict=True):
         torch.testing.assert_close(padded, single, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("companion", [(16, 144), (16, 32), (32, 16)])
+@pytest.mark.parametrize("condition", [1e1, 1e3, 1e7])
+def test_a_companion_of_another_length_does_not_cost_digits(condition, companion):
+    """Against the polynomial in float64, on a graded spectrum."""
+    generator = torch.Generator().manual_seed(0)
+    left, _ = torch.linalg.qr(torch.randn(16, 16, generator=generator, dtype=torch.float64))
+    right, _ = torch.linalg.qr(torch.randn(20, 16, generator=generator, dtype=torch.float64))
+    spectrum = torch.logspace(0, -math.log10(condition), 16, dtype=torch.float64)
+    gradient = ((left * spectrum) @ right.T).float()
+    weight, other = Parameter(torch.zeros(16, 20)), Parameter(torch.zeros(companion))
+    weight.grad, other.grad = gradient, torch.ones(companion)
+    options = {"momentum": 0.0, "weight_decay": 0.0, "scale": "none"}
+    Muon([weight, other], lr=1.0, **options).step()
+    expected = oracles.newton_schulz(gradient, coefficients("polar_express", 5))
+    assert (weight + expected).norm() < 2e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_a_global_matmul_precision_does_not_reach_the_iteration(precision):
+    gradient = torch.randn(96, 96, generator=torch.Generator().manual_seed(1))
+    weight = Parameter(torch.zeros(96, 96))
+    weight.grad = gradient
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        Muon([weight], lr=1.0, momentum=0.0, weight_decay=0.0, scale="none").step()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    expected = oracles.newton_schulz(gradient, coefficients("polar_express", 5))
+    assert (weight + expected).norm() < 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.0}, {"weight_decay_method": "independent"}])
+def test_what_is_not_finite_stays_visible_whatever_the_path(options):
+    results = []
+    for kind in (Muon, _Hooked):
+        weight = Parameter(torch.ones(6, 9))
+        weight.grad = torch.full((6, 9), math.nan)
+        kind([weight], **{"lr": 0.1, "weight_decay": 1.0, **options}).step()
+        results.append(weight.isfinite().sum().item())
+    assert results == [0, 0]

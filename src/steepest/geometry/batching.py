@@ -7,13 +7,15 @@ from typing import TypeAlias
 
 import torch
 
-from steepest.linalg.iteration import BATCHED_SIDE
+from steepest.linalg.iteration import BATCHED_SIDE, choose_form
 
 Matrices: TypeAlias = "tuple[int, int, int]"  # what one parameter holds: count, rows, columns
 
 _FEWEST = 8  # a batch of fewer matrices gains less than gathering them costs
-# multiplications with the zeros of a padded matrix that cost less than the calls for a batch more
-_PADDING = 1 << 21
+# Padding pays where the calls for one batch more cost more than the zeros, as for the convolutions
+# of a ResNet-20 (benchmarks/bench_step.py, set conv): a few tens of thousands of zeros at most, and
+# none of them where a matrix would be more than twice as long, or iterated in another form.
+_ZEROS, _STRETCH = 1 << 16, 2
 
 
 def batches(
@@ -21,8 +23,8 @@ def batches(
 ) -> list[list[int]]:
     """Divide parameters into batches for ``MatrixBatch``; return the positions of each.
 
-    Matrices with equal sides share a batch, tall or wide. Where few small ones differ in their
-    long side alone, the shorter are padded by zeros, which changes no singular value but zero.
+    Matrices with equal sides share a batch, tall or wide. A few small ones that are up to half as
+    long as others are padded by zeros and join these: zero columns change no singular value.
 
     Args:
         parameters: (count, rows, columns) of each, none of them empty.
@@ -30,9 +32,9 @@ def batches(
         batch_bytes: what one batch may take, if it holds more than one parameter.
 
     Example:
-        >>> convolutions = [(1, 16, 27), (1, 16, 144), (1, 16, 144), (1, 32, 288)]
+        >>> convolutions = [(1, 16, 72), (1, 16, 144), (1, 16, 144), (1, 32, 288)]
         >>> batches(convolutions, dtype=torch.float32, batch_bytes=1 << 20)
-        [[1, 2, 0], [3]]
+        [[3], [1, 2, 0]]
     """
     with_sides: dict[tuple[int, int], list[int]] = {}
     for position, (_, rows, columns) in enumerate(parameters):
@@ -46,9 +48,11 @@ def batches(
         if short in open_batches and len(chunks) == 1:
             batch, longest, padding = open_batches[short]
             added = sum(counts[place] for place in positions)
-            padding += added * short * short * (longest - long)
+            padding += added * short * (longest - long)
             room = batch_limit(short, longest, dtype, batch_bytes=batch_bytes)
-            if padding <= _PADDING and added + sum(counts[place] for place in batch) <= room:
+            alike = choose_form(short, long, dtype) == choose_form(short, longest, dtype)
+            small = padding <= _ZEROS and longest <= _STRETCH * long
+            if alike and small and added + sum(counts[place] for place in batch) <= room:
                 batch += positions
                 open_batches[short] = batch, longest, padding
                 continue

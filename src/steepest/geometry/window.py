@@ -23,7 +23,13 @@ Metric = Literal["auto", "window", "dense", "diagonal"]
 
 
 def window_coefficients(
-    grams: Sequence[Tensor], columns: Columns, *, history_size: int, rho: float, alpha: float
+    grams: Sequence[Tensor],
+    columns: Columns,
+    *,
+    history_size: int,
+    rho: float,
+    alpha: float,
+    power: float = 1.0,
 ) -> Tensor:
     """Return the coefficients over the slots whose combination of the columns is the direction.
 
@@ -33,6 +39,7 @@ def window_coefficients(
         history_size: number of columns in G.
         rho: ρ, positive.
         alpha: α in [0, 1].
+        power: q, with which S enters the direction.
 
     Returns:
         ``(slots,)`` float64 on the CPU, zero for slots that are empty.
@@ -51,6 +58,7 @@ def window_coefficients(
         newest=int((occupied == columns.newest).nonzero()[0]),
         rho=rho,
         alpha=alpha,
+        power=power,
     )
     return result
 
@@ -135,4 +143,6 @@ def diagonal_coefficients(
         alpha: α in [0, 1].
     """
     total = torch.stack([inner.cpu() for inner in inners]).sum(dim=0)
-    return projection_coefficients(total, position=position, rho=rho, alpha=alpha)
+    result = projection_coefficients(total, total[:, position], rho=rho, alpha=alpha)
+    result[position] += alpha
+    return result

@@ -15,20 +15,27 @@ def projected_coefficients(
     newest: int,
     rho: float,
     alpha: float,
+    power: float = 1.0,
 ) -> Tensor:
     r"""Return the coefficients of the projection-regularized direction over the columns.
 
     For columns B (p × M), N = BᵀB and S = λI + B diag(w) Bᵀ, the direction
 
-    $$d = (1-α) S^{-1}G K^{-1} G^T S^{-1} g + α S^{-1} g, \quad K = G^T S^{-1} G + ρI$$
+    $$d = S^{-q/2}[(1-α)P + αI]S^{-q/2}g, \quad P = S^{-1/2}G K^{-1}G^T S^{-1/2},
+      \quad K = G^T S^{-1} G + ρI$$
 
-    with G = BE the recent columns and g = Be the newest is d = Bc, where
+    with G = BE the recent columns, g = Be the newest and q the ``power`` is d = Bc. For q = 1
 
     $$c = T[(1-α) E (E^T N T E + ρI)^{-1} E^T N T e + α e], \quad T = (λI + diag(w) N)^{-1}.$$
 
-    T is formed from the eigendecomposition of the symmetric D N D, D = diag(√w): then
-    T = D (λI + DND)⁻¹ D⁻¹, every filter x/(λ + x) lies in [0, 1), and no factorization can fail,
-    however the Gram matrix is scaled and whatever its rank.
+    It is formed from the eigendecomposition D N D = V diag(x) Vᵀ, D = diag(√w): with R = VᵀD⁻¹E,
+    of which r belongs to g, and s = λ + x,
+
+    $$c = D V [s^{-(1+q)/2} R\,y + α s^{-q} r], \quad
+      y = (1-α)(R^T \tfrac{x}{s} R + ρI)^{-1} R^T x s^{-(1+q)/2} r$$
+
+    so that nothing cancels and no factorization can fail, however the Gram matrix is scaled and
+    whatever its rank.
 
     Args:
         gram: ``(M, M)`` float64, N.
@@ -38,6 +45,7 @@ def projected_coefficients(
         newest: the column e of the current gradient.
         rho: ρ, positive.
         alpha: α in [0, 1].
+        power: q, above 0: 1 for the metric itself, 0.5 for its root.
 
     Returns:
         ``(M,)`` float64, c.
@@ -53,41 +61,42 @@ def projected_coefficients(
     root = weights.sqrt()
     values, vectors = torch.linalg.eigh(gram * root[:, None] * root)
     values = values.clamp_min(0.0)  # of a Gram matrix: below zero only by rounding
-
-    # rows of the eigenvectors for the recent columns, times their part of D⁻¹
-    projected = vectors[recent] / root[recent, None]
-    # NTE on the recent columns, symmetric positive semidefinite
-    inner = (projected * (values / (damping + values))) @ projected.mT
-    position = int((recent == newest).nonzero()[0])
-    inside = projection_coefficients(inner, position=position, rho=rho, alpha=alpha)
-    result: Tensor = root * (vectors @ ((projected.mT @ inside) / (damping + values)))
+    shifted = damping + values
+    half = shifted ** (-(1.0 + power) / 2.0)
+    own = vectors[newest] / root[newest]  # r
+    if len(recent) == len(weights) and bool((weights == weights[0]).all()):
+        # β = 0: K has the same eigenvectors
+        squares = values / weights[0]
+        filtered = half * half * squares / (squares / shifted + rho)
+        blend: Tensor = (1.0 - alpha) * filtered + alpha * shifted**-power
+        direct: Tensor = vectors @ (blend * vectors[newest])
+        return direct
+    projected = vectors[recent] / root[recent, None]  # Rᵀ
+    inner = (projected * (values / shifted)) @ projected.mT
+    inside = projection_coefficients(inner, projected @ (values * half * own), rho=rho, alpha=alpha)
+    result: Tensor = root * (
+        vectors @ (half * (projected.mT @ inside) + alpha * shifted**-power * own)
+    )
     return result
 
 
-def projection_coefficients(inner: Tensor, *, position: int, rho: float, alpha: float) -> Tensor:
-    r"""Return the coefficients of the regularized projection over the columns of the window.
-
-    With M = GᵀS⁻¹G and e the place of the current gradient in the window, the direction is
-    d = S⁻¹G y with
-
-    $$y = (1-α)(M + ρI)^{-1} M e + α e.$$
+def projection_coefficients(inner: Tensor, right: Tensor, *, rho: float, alpha: float) -> Tensor:
+    r"""Return $(1-α)(M + ρI)^{-1} v$, the regularized projection over the columns of the window.
 
     Args:
-        inner: ``(k, k)`` float64, M, symmetric positive semidefinite.
-        position: index of the current gradient.
+        inner: ``(k, k)`` float64, M = GᵀS⁻¹G, symmetric positive semidefinite.
+        right: ``(k,)`` float64, v.
         rho: ρ, positive.
         alpha: α in [0, 1].
 
     Returns:
-        ``(k,)`` float64, y.
+        ``(k,)`` float64.
 
     Example:
-        >>> projection_coefficients(
-        ...     torch.ones(1, 1, dtype=torch.float64), position=0, rho=1.0, alpha=0.0
-        ... )
+        >>> one = torch.ones(1, dtype=torch.float64)
+        >>> projection_coefficients(one[None], one, rho=1.0, alpha=0.0)
         tensor([0.5000], dtype=torch.float64)
     """
-    damped = inner + rho * torch.eye(inner.shape[0], dtype=inner.dtype)
-    result: Tensor = (1.0 - alpha) * torch.linalg.solve(damped, inner[:, position])
-    result[position] += alpha
-    return result
+    values, vectors = torch.linalg.eigh(inner)
+    result: Tensor = vectors @ ((vectors.mT @ right) / (values.clamp_min(0.0) + rho))
+    return (1.0 - alpha) * result

@@ -193,7 +193,11 @@ def newton_schulz_(
         ``(b, m, n)``: ``onto``, or the memory of ``x``, or new memory.
     """
     table = coefficients(schedule, steps)
-    return iterate(x, table, form=choose_form(x), factor=factor, onto=onto, keep=keep)
+    return iterate(x, table, form=_form(x), factor=factor, onto=onto, keep=keep)
+
+
+def _form(x: Tensor) -> Form:
+    return choose_form(x.shape[-2], x.shape[-1], x.dtype)
 
 
 def _polynomials(
@@ -213,7 +217,7 @@ def _polynomials(
         if x.dtype.itemsize > target.itemsize and not bool(y.isfinite().all()):
             y = normalize(x.reshape(-1, *x.shape[-2:]), dtype=target)
             y = (y.mT if tall else y).contiguous()
-    y = iterate(y, table, form=form or choose_form(y))
+    y = iterate(y, table, form=form or _form(y))
     return (y.mT if tall else y).reshape(x.shape).to(x.dtype)
 
 
@@ -263,7 +267,7 @@ def _within(y: Tensor, tolerance: float, given: torch.dtype) -> Tensor:
     todo &= y.any(dim=-1).any(dim=-1)  # zeros are done
     if steps is not None and bool(todo.any()):
         table = minimax(l=_POLYNOMIAL_LOWER, steps=steps)
-        tried = iterate(y[todo], table, form=choose_form(y), normalized=True)
+        tried = iterate(y[todo], table, form=_form(y), normalized=True)
         result, todo = _accept(result, todo, tried, _residual(tried), tolerance)
     for dtype in dict.fromkeys((y.dtype, torch.float64)):
         if bool(todo.any()):

@@ -1,4 +1,4 @@
-"""A window of columns: which slot holds which, and the products that a metric needs of them.
+"""A window of columns: which slot holds which, and what each weighs in the metric.
 
 Columns are stored as rows, ``(slots, p)`` row-major, so that one column is contiguous.
 """
@@ -10,10 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-# Rows are read in pieces of this many entries: the float64 copy of a piece stays in cache, and no
-# temporary is as long as the row.
-_PIECE = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,12 @@ class Columns:
 
 
 def advance(
-    columns: Columns, *, history_size: int, beta: float, ridge: float, tail_tolerance: float
+    columns: Columns,
+    *,
+    history_size: int,
+    beta: float,
+    ridge: float,
+    tail_tolerance: float,
 ) -> Columns:
     r"""Make room for the next column and return the window that contains it.
 
@@ -106,41 +107,3 @@ def advance(
 def _growth(slots: int, history_size: int) -> int:
     """Number of slots to add: the window at first, then half as many again."""
     return history_size if slots == 0 else max(8, math.ceil(slots / 2))
-
-
-def dots(rows: Tensor, vector: Tensor) -> Tensor:
-    """Return the dot product of each row with a vector, accumulated in float64.
-
-    Args:
-        rows: ``(slots, p)``.
-        vector: ``(p,)``.
-
-    Returns:
-        ``(slots,)`` float64.
-    """
-    total = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
-    for start in range(0, rows.shape[1], _PIECE):
-        piece = slice(start, start + _PIECE)
-        total.addmv_(rows[:, piece].double(), vector[piece].double())
-    return total
-
-
-def combine(rows: Tensor, coefficients: Tensor) -> Tensor:
-    """Return the sum of the rows times their coefficients.
-
-    Args:
-        rows: ``(slots, p)``.
-        coefficients: ``(slots,)`` float64.
-
-    Returns:
-        ``(p,)``, float64 for float64 rows, else float32.
-    """
-    dtype = torch.promote_types(rows.dtype, torch.float32)
-    scalars = coefficients.to(device=rows.device, dtype=dtype)
-    if rows.dtype == dtype:
-        return scalars @ rows
-    total = torch.empty(rows.shape[1], dtype=dtype, device=rows.device)
-    for start in range(0, rows.shape[1], _PIECE):
-        piece = slice(start, start + _PIECE)
-        torch.mv(rows[:, piece].to(dtype).mT, scalars, out=total[piece])
-    return total

@@ -61,9 +61,9 @@ class Muon(OrthogonalizedOptimizer):
             "stack" (…, out, in), each matrix by itself.
         iteration_dtype: "auto", float32 on a CPU whatever the weights' dtype (float64 for float64
             weights), bfloat16 on accelerators; or "float64", "float32", "bfloat16", "float16".
-        batch_bytes: small matrices with equal sides are iterated together, as many as fit into
-            this memory; 0 takes one parameter at a time. Beside weights and state, the step needs
-            about three times its largest parameter, or eight times this if that is more.
+        batch_bytes: small matrices with equal sides, or nearly so, are iterated together, as many
+            as fit into this memory; 0 takes one parameter at a time. Beside weights and state, the
+            step needs about four times its largest parameter, or eight times this if that is more.
         fp32_matmul_prec: precision of float32 products in the iteration, "highest", "high" or
             "medium".
 
@@ -168,24 +168,24 @@ class Muon(OrthogonalizedOptimizer):
         group = entry.group
         batch = self._averages(part, [entry.gradient])
         lr = float(group["lr"])
-        spectral_step_(
-            batch,
-            onto,
-            lr=lr,
-            keep=kept_share(
-                lr=lr, weight_decay=group["weight_decay"], method=group["weight_decay_method"]
-            ),
-            schedule=group["schedule"],
-            steps=group["steps"],
-            scale=group["scale"],
-            limit=_limit(entry.param, group),
-        )
+        with matmul_precision(group["fp32_matmul_prec"]):
+            spectral_step_(
+                batch,
+                onto,
+                lr=lr,
+                keep=_kept(group),
+                schedule=group["schedule"],
+                steps=group["steps"],
+                scale=group["scale"],
+                limit=_limit(entry.param, group),
+            )
 
     def _target(self, part: Sequence[Entry]) -> Tensor | None:
         """The weight as the last product of the iteration can write it; None where it cannot.
 
-        It cannot where a method of a subclass comes between, where the iteration is less precise
-        than the weight, and for several weights, which do not lie in memory as one batch.
+        It cannot where a method of a subclass or coupled decay comes between, in another precision
+        than the weight's, for several weights, which do not lie in memory as one batch, and where
+        a product with zero, which is left out, might hide what is not finite.
         """
         param, group = part[0].param, part[0].group
         if len(part) > 1 or param.numel() == 0:
@@ -193,6 +193,8 @@ class Muon(OrthogonalizedOptimizer):
         if self._hooked() or self._overrides(("orthogonalize", "_directions", "_apply"), Muon):
             return None
         if group["weight_decay_method"] == "l2" and group["weight_decay"] != 0.0:
+            return None
+        if float(group["lr"]) == 0.0 or _kept(group) == 0.0:
             return None
         dtype = resolve_dtype(param, group["iteration_dtype"])
         if param.dtype != dtype or dtype.itemsize < 4 or group["fp32_matmul_prec"] != "highest":
@@ -268,6 +270,15 @@ def _limit(param: Tensor, group: Mapping[str, Any]) -> int:
         *sides(param.shape, group["layout"]),
         resolve_dtype(param, group["iteration_dtype"]),
         batch_bytes=group["batch_bytes"],
+    )
+
+
+def _kept(group: Mapping[str, Any]) -> float:
+    """What weight decay leaves of the weights."""
+    return kept_share(
+        lr=float(group["lr"]),
+        weight_decay=group["weight_decay"],
+        method=group["weight_decay_method"],
     )
 
 

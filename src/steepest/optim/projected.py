@@ -5,26 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, get_args
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT, StateDict
 
-from steepest.geometry.window import Metric
+from steepest.geometry.window import Metric, window_coefficients
+from steepest.linalg.rows import row_dots
 from steepest.linalg.window import Columns, advance
 from steepest.optim import checks
 from steepest.optim.base import Entry, SteepestOptimizer
 from steepest.optim.decay import WeightDecayMethod
 from steepest.optim.window_metrics import (
+    coupled,
     dense_directions,
     diagonal_directions,
-    window_directions,
+    kept,
+    window_step_,
+    window_update_,
 )
 from steepest.optim.window_state import (
+    Pack,
     Tracked,
     check_magnitude,
     check_metric_of,
     check_shared,
+    check_squares,
     fresh_metric,
-    resize_,
+    fresh_window,
+    keep_state_,
+    packs,
+    with_room,
 )
 
 
@@ -167,7 +177,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         check_shared(self.param_groups)
         size = self._size()
         for entry in entries:
-            check_magnitude(entry, size)
+            if not _by_gram(entry.group):  # there, the squares are found on the way
+                check_magnitude(entry, size)
             state = self.state.get(entry.param)
             if state:
                 check_metric_of(state, entry.group["metric"], entry.name)
@@ -206,27 +217,81 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         if entries:  # all at once, since they share one metric
             yield entries
 
+    def _step_part(self, part: Sequence[Entry]) -> None:
+        if not _by_gram(part[0].group):
+            super()._step_part(part)
+            return
+        moving = [coupled(entry) for entry in part]
+        columns, stepped, coefficients = self._extend_window(moving)
+        if not self._hooked():
+            for pack in stepped:
+                window_step_(pack, coefficients, columns.newest)
+            return
+        directions: dict[Tensor, Tensor] = {}
+        for pack in stepped:
+            directions |= window_update_(pack, coefficients, columns.newest)
+        for entry in part:
+            entry.param.mul_(kept(entry))
+        self._apply(part, [directions[entry.param] for entry in part])
+
+    def _extend_window(self, moving: Sequence[Entry]) -> tuple[Columns, list[Pack], Tensor]:
+        """Take the new columns into the Gram matrices and make room for them.
+
+        Returns:
+            What the slots hold, the parameters, and the coefficients of the direction.
+        """
+        options = moving[0].group
+        before = self._columns()
+        columns = self._advance(before, options, tail_tolerance=options["tail_tolerance"])
+        newest = columns.newest
+        tracked = self._tracked({entry.param: entry for entry in moving}, before, columns)
+        together = packs(tracked)
+        products = [row_dots(pack.history, pack.gradients()) for pack in together]
+        items = [item for pack in together for item in pack.items]
+        check_squares(items, torch.cat([squares.cpu() for _, squares in products]))
+        # from here on the step cannot fail
+        for item in items:
+            keep_state_(self.state[item.param], item, columns)
+        for pack, (dots, squares) in zip(together, products, strict=True):
+            pack.write_gram_(newest, dots, squares)
+        coefficients = window_coefficients(
+            [pack.gram.sum(dim=0) for pack in together if pack.gram is not None],
+            columns,
+            history_size=options["history_size"],
+            rho=options["rho"],
+            alpha=options["alpha"],
+        )
+        return columns, together, coefficients
+
     def _directions(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> list[Tensor]:
         options = part[0].group
-        metric: Metric = options["metric"]
         before = self._columns()
-        columns = advance(
+        # these metrics keep their past in S, and need no columns but the window's
+        columns = self._advance(before, options, tail_tolerance=1.0)
+        moving = {
+            entry.param: entry._replace(gradient=gradient)
+            for entry, gradient in zip(part, gradients, strict=True)
+        }
+        tracked = self._tracked(moving, before, columns)
+        for item in tracked:
+            item.rows[columns.newest].copy_(item.entry.gradient.reshape(-1))
+        if options["metric"] == "dense":
+            directions = dense_directions(tracked, before, columns, options, size=self._size())
+        else:
+            directions = diagonal_directions(tracked, columns, options)
+        for item in tracked:
+            keep_state_(self.state[item.param], item, columns)
+        return [directions[entry.param].view(entry.param.shape) for entry in part]
+
+    @staticmethod
+    def _advance(before: Columns, options: Mapping[str, Any], *, tail_tolerance: float) -> Columns:
+        return advance(
             before,
             history_size=options["history_size"],
             beta=options["beta"],
             ridge=options["ridge"],
-            # the other metrics keep their past in S, and need no columns but the window's
-            tail_tolerance=options["tail_tolerance"] if metric in ("auto", "window") else 1.0,
+            tail_tolerance=tail_tolerance,
         )
-        given = {entry.param: gradient for entry, gradient in zip(part, gradients, strict=True)}
-        tracked = self._track(given, before, columns, metric)
-        if metric == "dense":
-            directions = dense_directions(tracked, before, columns, options, size=self._size())
-        elif metric == "diagonal":
-            directions = diagonal_directions(tracked, columns, options)
-        else:
-            directions = window_directions(tracked, columns, options)
-        return [directions[entry.param].view(entry.param.shape) for entry in part]
 
     def _columns(self) -> Columns:
         """What the slots hold, from the state of any parameter: it is the same for all."""
@@ -242,31 +307,32 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
                     )
         return Columns.empty()
 
-    def _track(
-        self, given: Mapping[Tensor, Tensor], before: Columns, columns: Columns, metric: Metric
+    def _tracked(
+        self, moving: Mapping[Tensor, Entry], before: Columns, columns: Columns
     ) -> list[Tracked]:
-        """Bring the state of every parameter in the window to the new columns, and write theirs."""
-        tracked, offset, size = [], 0, self._size()
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param in given or self.state.get(param):
-                    state = self.state[param]
-                    item = Tracked(param, param in given, state, offset)
+        """List every parameter in the window; the state of new ones is made, but not kept yet."""
+        tracked, offset = [], 0
+        for index, group in enumerate(self.param_groups):
+            for position, param in enumerate(group["params"]):
+                state = self.state.get(param)
+                if param in moving or state:
+                    entry = moving.get(param)
+                    idle = Entry(param, torch.zeros_like(param), group, (position, index))
                     if not state:
-                        state["history"] = param.detach().new_zeros(columns.slots, *param.shape)
-                        state.update(fresh_metric(item, metric, before, columns.slots, size))
-                    resize_(state, columns.slots)
-                    state["step"], state["damping"] = columns.step, columns.damping
-                    state["column_step"] = columns.column_step.to(param.device)
-                    state["weights"] = columns.weights.to(param.device)
-                    if param in given:
-                        item.rows[columns.newest].copy_(given[param].reshape(-1))
-                    else:
-                        item.rows[columns.newest].zero_()
-                    tracked.append(item)
+                        state = fresh_window(param, columns.slots)
+                        state |= fresh_metric(
+                            param, group["metric"], before, columns.slots, offset, self._size()
+                        )
+                    room = with_room(state, columns.slots)
+                    tracked.append(Tracked(entry or idle, entry is not None, room, offset))
                 offset += param.numel()
         return tracked
 
     def _size(self) -> int:
         """p, the number of entries of all parameters."""
         return sum(param.numel() for group in self.param_groups for param in group["params"])
+
+
+def _by_gram(group: Mapping[str, Any]) -> bool:
+    """Whether the metric works on the Gram matrix of the columns."""
+    return group["metric"] in ("auto", "window")

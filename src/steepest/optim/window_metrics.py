@@ -18,29 +18,80 @@ from steepest.geometry.window import (
     diagonal_coefficients,
     diagonal_inner,
     diagonal_metric,
-    window_coefficients,
 )
-from steepest.linalg.window import Columns, combine, dots
-from steepest.optim.window_state import Tracked, wide
+from steepest.linalg.rows import combine, combine_, combine_each
+from steepest.linalg.window import Columns
+from steepest.optim.base import Entry
+from steepest.optim.decay import decay_, kept_share
+from steepest.optim.window_state import Pack, Tracked, wide
 
 
-def window_directions(
-    tracked: Sequence[Tracked], columns: Columns, options: Mapping[str, Any]
-) -> dict[Tensor, Tensor]:
-    """By the Gram matrix of the columns, of which one row is new."""
-    newest = columns.newest
-    for item in tracked:
-        row = dots(item.rows, item.rows[newest])
-        item.state["gram"][newest, :] = row
-        item.state["gram"][:, newest] = row
-    coefficients = window_coefficients(
-        [item.state["gram"] for item in tracked],
-        columns,
-        history_size=options["history_size"],
-        rho=options["rho"],
-        alpha=options["alpha"],
+def window_update_(pack: Pack, coefficients: Tensor, newest: int) -> dict[Tensor, Tensor]:
+    """Store the new columns of a pack, and return the directions of its parameters."""
+    own = float(coefficients[newest])
+    before = coefficients.clone()
+    before[newest] = 0.0
+    directions = combine_each(pack.history, before, pack.gradients(), own=own, slot=newest)
+    return {
+        item.param: direction.view(item.param.shape)
+        for item, direction in zip(pack.items, directions, strict=True)
+        if item.moves
+    }
+
+
+def window_step_(pack: Pack, coefficients: Tensor, newest: int) -> None:
+    """Store the new columns of a pack, decay its weights and move them, in one pass."""
+    item = pack.items[0]
+    if len(pack.items) > 1 or not item.moves or not item.param.is_contiguous():
+        directions = window_update_(pack, coefficients, newest)
+        movers = [item.entry for item in pack.items if item.moves]
+        if movers:
+            decayed = [kept(entry) for entry in movers]
+            params = [entry.param for entry in movers]
+            if any(keep != 1.0 for keep in decayed):
+                torch._foreach_mul_(params, decayed)
+            rates = [-float(entry.group["lr"]) for entry in movers]
+            updates = [directions[param] for param in params]
+            torch._foreach_mul_(updates, rates)
+            torch._foreach_add_(params, updates)
+        return
+    scaled = coefficients * -float(item.entry.group["lr"])
+    own = float(scaled[newest])
+    scaled[newest] = 0.0
+    combine_(
+        item.param.view(-1),
+        pack.history[0],
+        scaled,
+        item.entry.gradient.reshape(-1),
+        own=own,
+        slot=newest,
+        keep=kept(item.entry),
     )
-    return {item.param: combine(item.rows, coefficients) for item in tracked if item.moves}
+
+
+def coupled(entry: Entry) -> Entry:
+    """Return the entry with the gradient of coupled weight decay, if it has that."""
+    group = entry.group
+    if group["weight_decay_method"] != "l2":
+        return entry
+    (gradient,) = decay_(
+        [entry.param],
+        [entry.gradient],
+        lr=0.0,
+        weight_decay=group["weight_decay"],
+        method="l2",
+    )
+    return entry._replace(gradient=gradient)
+
+
+def kept(entry: Entry) -> float:
+    """Return what weight decay leaves of a weight."""
+    group = entry.group
+    return kept_share(
+        lr=float(group["lr"]),
+        weight_decay=group["weight_decay"],
+        method=group["weight_decay_method"],
+    )
 
 
 def diagonal_directions(
