@@ -317,14 +317,16 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
                 state = self.state.get(param)
                 if param in moving or state:
                     entry = moving.get(param)
-                    idle = Entry(param, torch.zeros_like(param), group, (position, index))
+                    moves = entry is not None
+                    if entry is None:
+                        entry = Entry(param, torch.zeros_like(param), group, (position, index))
                     if not state:
                         state = fresh_window(param, columns.slots)
                         state |= fresh_metric(
                             param, group["metric"], before, columns.slots, offset, self._size()
                         )
                     room = with_room(state, columns.slots)
-                    tracked.append(Tracked(entry or idle, entry is not None, room, offset))
+                    tracked.append(Tracked(entry, moves, room, offset))
                 offset += param.numel()
         return tracked
 
