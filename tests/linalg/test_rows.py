@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from steepest.linalg.rows import combine, combine_, combine_each, row_dots
+from steepest.linalg.rows import combine_, combine_each, mix_, row_dots
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
@@ -23,7 +23,7 @@ def made(count, slots, length, dtype, *, scale=1.0, mean=0.0):
 @pytest.mark.parametrize("length", [0, 1, 100, (1 << 17) + 3])
 def test_dot_products_equal_float64_of_what_is_stored(length, slots, count, dtype):
     rows, vectors = made(count, slots, length, dtype)
-    dots, squares = row_dots(rows, vectors)
+    dots, squares = row_dots([rows], [vectors])
     assert dots.dtype == squares.dtype == torch.float64
     exact = vectors.to(dtype).double()
     size = max(exact.square().sum().item(), 1.0)
@@ -31,12 +31,12 @@ def test_dot_products_equal_float64_of_what_is_stored(length, slots, count, dtyp
     # products of 16-bit numbers round with a bias
     bound = 2e-6 if dtype == torch.bfloat16 else 2e-7
     torch.testing.assert_close(dots, expected, rtol=0, atol=bound * size)
-    torch.testing.assert_close(squares, exact.square().sum(dim=1), rtol=2e-7, atol=0)
+    torch.testing.assert_close(squares, exact.square().sum(dim=1), rtol=bound, atol=0)
 
 
 def test_a_long_sum_of_equal_signs_keeps_its_digits():
     rows, vectors = made(1, 2, 3_000_000, torch.float32, mean=1.0)
-    dots, squares = row_dots(rows, vectors)
+    dots, squares = row_dots([rows], [vectors])
     exact = vectors[0].double()
     torch.testing.assert_close(dots[0], rows[0].double() @ exact, rtol=3e-7, atol=0)
     torch.testing.assert_close(squares[0], exact @ exact, rtol=3e-7, atol=0)
@@ -46,7 +46,7 @@ def test_a_long_sum_of_equal_signs_keeps_its_digits():
 @pytest.mark.parametrize("scale", [1e-44, 1e-30, 1e-15, 1e15, 1e25])
 def test_products_beyond_the_range_of_float32(scale, count):
     rows, vectors = made(count, 3, 300, torch.float32, scale=scale)
-    dots, squares = row_dots(rows, vectors)
+    dots, squares = row_dots([rows], [vectors])
     exact = vectors.double()
     expected = (rows.double() @ exact[..., None])[..., 0]
     bound = 1e-6 * exact.square().sum().item()
@@ -54,57 +54,76 @@ def test_products_beyond_the_range_of_float32(scale, count):
     torch.testing.assert_close(squares, exact.square().sum(dim=1), rtol=1e-6, atol=0)
 
 
+def test_parameters_of_several_sizes_dtypes_and_ranges_in_one_call():
+    made_of = [(1, 300, torch.float32, 1.0), (2, 7, torch.bfloat16, 1.0), (1, 0, torch.float32, 1)]
+    made_of += [(3, 33, torch.float64, 1e-100), (1, 33, torch.float32, 1e-30)]
+    pairs = [made(count, 4, length, dtype, scale=scale) for count, length, dtype, scale in made_of]
+    dots, squares = row_dots([rows for rows, _ in pairs], [vectors for _, vectors in pairs])
+    start = 0
+    for (rows, vectors), (count, *_) in zip(pairs, made_of, strict=True):
+        own, square = row_dots([rows], [vectors])
+        assert torch.equal(dots[start : start + count], own)
+        assert torch.equal(squares[start : start + count], square)
+        start += count
+    assert start == len(dots) == len(squares)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite_shows_in_its_own_square_alone(value):
     rows, vectors = made(2, 3, 50, torch.float32)
     vectors[1, 7] = value
-    _, squares = row_dots(rows, vectors)
+    _, squares = row_dots([rows], [vectors])
     assert squares.isfinite().tolist() == [True, False]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("target_dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("slot", [None, 2])
+@pytest.mark.parametrize("stores", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 70_001])
-def test_a_combination_is_added_in_one_pass(length, slot, target_dtype, dtype):
+def test_a_combination_is_added_in_one_pass(length, stores, target_dtype, dtype):
     rows, vectors = made(1, 5, length, dtype)
     rows, vector = rows[0], vectors[0]
-    kept_rows = rows.clone()
-    coefficients = torch.tensor([0.5, -1.0, 0.0, 2.0, 0.25], dtype=torch.float64)
+    expected_rows = rows.clone()
+    if stores:
+        expected_rows[2] = vector.to(dtype)
+    scalars = torch.tensor([0.5, -1.0, -3.0, 2.0, 0.0], dtype=torch.float64)
     target = torch.ones(length, dtype=target_dtype)
-    combine_(target, rows, coefficients, vector, own=-3.0, slot=slot, keep=0.5)
-    stored = vector.to(dtype).double()
-    expected = 0.5 + coefficients @ kept_rows.double() - 3.0 * stored
+    combine_(target, rows, scalars, vector=vector if stores else None, slot=2, keep=0.5)
+    expected = 0.5 + scalars @ expected_rows.double()
     tolerance = {torch.float64: 1e-5, torch.float32: 1e-5, torch.bfloat16: 1e-2}[target_dtype]
     if dtype == target_dtype == torch.float64:
         tolerance = 1e-13
     torch.testing.assert_close(target.double(), expected, rtol=tolerance, atol=tolerance)
-    if slot is not None:
-        kept_rows[slot] = vector.to(dtype)
-    assert torch.equal(rows, kept_rows)
+    assert torch.equal(rows, expected_rows)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_short_parameters_together_equal_one_by_one(dtype):
     rows, vectors = made(4, 5, 33, dtype)
-    coefficients = torch.tensor([0.5, -1.0, 0.0, 2.0, 0.25], dtype=torch.float64)
+    scalars = torch.randn(4, 5, generator=torch.Generator().manual_seed(3)).double()
     expected = []
-    for own_rows, vector in zip(rows.clone(), vectors, strict=True):
+    for own_rows, vector, own in zip(rows.clone(), vectors, scalars, strict=True):
         target = torch.zeros(33, dtype=torch.float64)
-        combine_(target, own_rows, coefficients, vector, own=0.7)
+        combine_(target, own_rows, own, vector=vector, slot=2)
         expected.append(target)
-    result = combine_each(rows, coefficients, vectors, own=0.7, slot=2)
+    result = combine_each(rows, scalars, vectors=vectors, slot=2)
     torch.testing.assert_close(result.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
     assert torch.equal(rows[:, 2], vectors.to(dtype))
+    again = combine_each(rows, scalars)
+    assert torch.equal(result, again)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_combine_equals_float64(dtype):
-    rows = made(1, 5, 100_001, dtype)[0][0]
-    scalars = torch.linspace(-1, 1, 5, dtype=torch.float64)
-    total = combine(rows, scalars)
-    assert total.dtype == torch.promote_types(dtype, torch.float32)
-    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+@pytest.mark.parametrize("length", [0, 1, 40_003])
+def test_mixed_rows_equal_float64_and_give_their_own_products(length, dtype):
+    rows = made(1, 6, length, dtype)[0][0]
+    before, tail = rows.double().clone(), torch.tensor([4, 0, 3])
+    mixture = torch.randn(3, 2, generator=torch.Generator().manual_seed(3)).double()
+    dots = mix_(rows, tail, mixture)
+    tolerance = {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
+    expected = mixture.T @ before[tail]
+    torch.testing.assert_close(rows[tail[:2]].double(), expected, rtol=tolerance, atol=tolerance)
+    assert torch.equal(rows[[1, 2, 3, 5]].double(), before[[1, 2, 3, 5]])
     torch.testing.assert_close(
-        total.double(), scalars @ rows.double(), rtol=tolerance, atol=tolerance
+        dots, rows[tail[:2]].double() @ rows.double().T, rtol=1e-11, atol=1e-9
     )

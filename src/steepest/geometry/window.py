@@ -5,27 +5,30 @@ The direction for the metric S, the columns G of the window and the newest colum
     d = (1 − α) S⁻¹G K⁻¹ Gᵀ S⁻¹g + α S⁻¹g,   K = GᵀS⁻¹G + ρI,
 
 a blend of the regularized projection on the recent gradients and of the plain preconditioned
-gradient. Three forms of S: by algebra on the Gram matrix of the columns, dense, and diagonal.
+gradient. Three forms of S: by algebra on the Gram matrix of the columns, dense, and diagonal. With
+a power q other than 1 it is d = S^{−q/2} [(1 − α)P + αI] S^{−q/2} g.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from steepest.linalg.lowrank import projected_coefficients, projection_coefficients
+from steepest.linalg.lowrank import projected_coefficients
+from steepest.linalg.rows import pieces
 from steepest.linalg.window import Columns
 
 Metric = Literal["auto", "window", "dense", "diagonal"]
 
 
 def window_coefficients(
-    grams: Sequence[Tensor],
+    gram: Tensor,
     columns: Columns,
     *,
+    damping: Tensor,
     history_size: int,
     rho: float,
     alpha: float,
@@ -34,33 +37,36 @@ def window_coefficients(
     """Return the coefficients over the slots whose combination of the columns is the direction.
 
     Args:
-        grams: ``(slots, slots)`` float64, one for each part of the columns; they are summed.
+        gram: ``(…, slots, slots)`` float64, of each metric.
         columns: what the slots hold.
+        damping: ``(…)`` float64, λ_t of each metric.
         history_size: number of columns in G.
         rho: ρ, positive.
         alpha: α in [0, 1].
         power: q, with which S enters the direction.
 
     Returns:
-        ``(slots,)`` float64 on the CPU, zero for slots that are empty.
+        ``(…, slots)`` float64, zero for slots that are empty.
     """
     occupied = columns.occupied
-    total = torch.zeros(columns.slots, columns.slots, dtype=torch.float64)
-    for gram in grams:
-        total += gram.cpu()
-    recent = torch.isin(occupied, columns.recent(history_size)).nonzero().flatten()
-    result = torch.zeros(columns.slots, dtype=torch.float64)
-    result[occupied] = projected_coefficients(
-        total[occupied][:, occupied],
+    recent, newest = columns.recent(history_size), columns.newest
+    solve = partial(projected_coefficients, damping=damping, rho=rho, alpha=alpha, power=power)
+    if len(occupied) == columns.slots:
+        return solve(gram, columns.weights, recent=recent, newest=newest)
+    result = gram.new_zeros(gram.shape[:-1])
+    result[..., occupied] = solve(
+        gram[..., occupied[:, None], occupied],
         columns.weights[occupied],
-        damping=columns.damping,
-        recent=recent,
-        newest=int((occupied == columns.newest).nonzero()[0]),
-        rho=rho,
-        alpha=alpha,
-        power=power,
+        recent=torch.isin(occupied, recent).nonzero().flatten(),
+        newest=int((occupied == newest).nonzero()[0]),
     )
     return result
+
+
+def mean_square(gram: Tensor, columns: Columns, *, history_size: int) -> Tensor:
+    """Return τ ``(…)``, the mean squared norm of the columns of the window."""
+    recent = columns.recent(history_size)
+    return gram.diagonal(dim1=-2, dim2=-1)[..., recent].mean(dim=-1)
 
 
 def dense_metric(
@@ -104,45 +110,78 @@ def dense_direction(
     return direction
 
 
-def diagonal_metric(
-    metric: Tensor, window: Tensor, *, first: bool, beta: float, ridge: float
-) -> Tensor:
-    """Return the diagonal of S_t, with GGᵀ replaced by its diagonal.
+def diagonal_metric_(
+    metric: Tensor,
+    rows: Tensor,
+    *,
+    recent: Tensor,
+    position: int,
+    first: bool,
+    beta: float,
+    ridge: float,
+    power: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Update the diagonal of S_t, with GGᵀ replaced by its diagonal, and return inner products.
+
+    One pass over the window, in pieces, for the part of the columns that is given.
 
     Args:
-        metric: ``(p,)``, the diagonal of S_{t−1}.
-        window: ``(k, p)``, the columns of G as rows.
+        metric: ``(n,)``, the diagonal of S_{t−1}, changed to that of S_t.
+        rows: ``(slots, n)``, the columns.
+        recent: ``(k,)`` int64, the slots of G.
+        position: index of the current gradient g in G.
         first: whether this is the first step.
         beta: β in [0, 1).
         ridge: λ, positive.
+        power: q, with which S enters the direction.
+
+    Returns:
+        GᵀS⁻¹G ``(k, k)`` and GᵀS^{−(1+q)/2}g ``(k,)``, float64.
     """
-    variance = window.to(metric.dtype).square().mean(dim=0)
-    return (variance if first else beta * metric + (1.0 - beta) * variance) + ridge
+    recent = recent.to(rows.device)
+    inner = torch.zeros(len(recent), len(recent), dtype=torch.float64, device=rows.device)
+    right = inner.new_zeros(len(recent))
+    for piece in pieces(rows, converted=True):
+        window, part = rows[recent, piece].double(), metric[piece]
+        variance = window.square().mean(dim=0).to(part)
+        if not first:
+            variance = beta * part + (1.0 - beta) * variance
+        part.copy_(variance + ridge)
+        scale = part.double().to(window.device)
+        inner += (window / scale) @ window.mT
+        right += window @ (window[position] * scale ** (-(1.0 + power) / 2.0))
+    return inner.cpu(), right.cpu()
 
 
-def diagonal_inner(metric: Tensor, window: Tensor) -> Tensor:
-    """Return ``(k, k)`` float64 GᵀS⁻¹G for the part of the columns that is given.
-
-    Args:
-        metric: ``(p,)``, the diagonal of S.
-        window: ``(k, p)``, the columns of G as rows.
-    """
-    wide = window.double()
-    return (wide / metric.double()) @ wide.mT
-
-
-def diagonal_coefficients(
-    inners: Sequence[Tensor], *, position: int, rho: float, alpha: float
+def diagonal_direction(
+    metric: Tensor,
+    rows: Tensor,
+    scalars: Tensor,
+    *,
+    recent: Tensor,
+    position: int,
+    alpha: float,
+    power: float = 1.0,
 ) -> Tensor:
-    """Return ``(k,)`` float64 y with d = S⁻¹G y, for the parts of GᵀS⁻¹G.
+    """Return S^{−(1+q)/2} G y + α S^{−q} g for the part of the columns that is given.
 
     Args:
-        inners: ``(k, k)`` float64, one for each part of the columns; they are summed.
-        position: index of the current gradient in the window.
-        rho: ρ, positive.
+        metric: ``(n,)``, the diagonal of S.
+        rows: ``(slots, n)``, the columns.
+        scalars: ``(k,)`` float64, y.
+        recent: ``(k,)`` int64, the slots of G.
+        position: index of the current gradient g in G.
         alpha: α in [0, 1].
+        power: q.
+
+    Returns:
+        ``(n,)`` in the dtype of the metric.
     """
-    total = torch.stack([inner.cpu() for inner in inners]).sum(dim=0)
-    result = projection_coefficients(total, total[:, position], rho=rho, alpha=alpha)
-    result[position] += alpha
+    result = torch.empty_like(metric)
+    recent, scalars = recent.to(rows.device), scalars.to(rows.device, metric.dtype)
+    for piece in pieces(rows, converted=True):
+        window = rows[recent, piece].to(metric.dtype)
+        part = metric[piece].to(window.device)
+        blended = part ** (-(1.0 + power) / 2.0) * (scalars @ window)
+        result[piece] = blended + alpha * part**-power * window[position]
     return result

@@ -10,7 +10,7 @@ def projected_coefficients(
     gram: Tensor,
     weights: Tensor,
     *,
-    damping: float,
+    damping: Tensor,
     recent: Tensor,
     newest: int,
     rho: float,
@@ -38,9 +38,9 @@ def projected_coefficients(
     whatever its rank.
 
     Args:
-        gram: ``(M, M)`` float64, N.
+        gram: ``(…, M, M)`` float64, N of each metric.
         weights: ``(M,)`` float64, w, each positive.
-        damping: λ, positive.
+        damping: ``(…)`` float64, λ, positive.
         recent: ``(k,)`` int64, the columns E of the window.
         newest: the column e of the current gradient.
         rho: ρ, positive.
@@ -48,12 +48,12 @@ def projected_coefficients(
         power: q, above 0: 1 for the metric itself, 0.5 for its root.
 
     Returns:
-        ``(M,)`` float64, c.
+        ``(…, M)`` float64, c.
 
     Example:
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> projected_coefficients(  # a single column: S⁻¹g = g/(λ + ‖g‖²)
-        ...     4 * one[None], one, damping=1.0,
+        ...     4 * one[None], one, damping=torch.tensor(1.0),
         ...     recent=torch.tensor([0]), newest=0, rho=0.1, alpha=1.0,
         ... )
         tensor([0.2000], dtype=torch.float64)
@@ -61,36 +61,35 @@ def projected_coefficients(
     root = weights.sqrt()
     values, vectors = torch.linalg.eigh(gram * root[:, None] * root)
     values = values.clamp_min(0.0)  # of a Gram matrix: below zero only by rounding
-    shifted = damping + values
+    shifted = damping[..., None] + values
     half = shifted ** (-(1.0 + power) / 2.0)
-    own = vectors[newest] / root[newest]  # r
     if len(recent) == len(weights) and bool((weights == weights[0]).all()):
         # β = 0: K has the same eigenvectors
         squares = values / weights[0]
         filtered = half * half * squares / (squares / shifted + rho)
         blend: Tensor = (1.0 - alpha) * filtered + alpha * shifted**-power
-        direct: Tensor = vectors @ (blend * vectors[newest])
-        return direct
-    projected = vectors[recent] / root[recent, None]  # Rᵀ
-    inner = (projected * (values / shifted)) @ projected.mT
-    inside = projection_coefficients(inner, projected @ (values * half * own), rho=rho, alpha=alpha)
-    result: Tensor = root * (
-        vectors @ (half * (projected.mT @ inside) + alpha * shifted**-power * own)
+        return _times(vectors, blend * vectors[..., newest, :])
+    own = vectors[..., newest, :] / root[newest]  # r
+    projected = vectors[..., recent, :] / root[recent, None]  # Rᵀ
+    inner = (projected * (values / shifted)[..., None, :]) @ projected.mT
+    inside = projection_coefficients(
+        inner, _times(projected, values * half * own), rho=rho, alpha=alpha
     )
-    return result
+    across = half * _times(projected.mT, inside) + alpha * shifted**-power * own
+    return root * _times(vectors, across)
 
 
 def projection_coefficients(inner: Tensor, right: Tensor, *, rho: float, alpha: float) -> Tensor:
     r"""Return $(1-α)(M + ρI)^{-1} v$, the regularized projection over the columns of the window.
 
     Args:
-        inner: ``(k, k)`` float64, M = GᵀS⁻¹G, symmetric positive semidefinite.
-        right: ``(k,)`` float64, v.
+        inner: ``(…, k, k)`` float64, M = GᵀS⁻¹G, symmetric positive semidefinite.
+        right: ``(…, k)`` float64, v.
         rho: ρ, positive.
         alpha: α in [0, 1].
 
     Returns:
-        ``(k,)`` float64.
+        ``(…, k)`` float64.
 
     Example:
         >>> one = torch.ones(1, dtype=torch.float64)
@@ -98,5 +97,51 @@ def projection_coefficients(inner: Tensor, right: Tensor, *, rho: float, alpha: 
         tensor([0.5000], dtype=torch.float64)
     """
     values, vectors = torch.linalg.eigh(inner)
-    result: Tensor = vectors @ ((vectors.mT @ right) / (values.clamp_min(0.0) + rho))
-    return (1.0 - alpha) * result
+    filtered = _times(vectors.mT, right) / (values.clamp_min(0.0) + rho)
+    return (1.0 - alpha) * _times(vectors, filtered)
+
+
+def tail_mixture(gram: Tensor, weights: Tensor, *, rank: int, shrink: bool) -> tuple[Tensor, float]:
+    r"""Return the combinations of columns that stand for all of them in a metric.
+
+    For columns B (p × T), N = BᵀB and D = diag(√w), the eigendecomposition D N D = V diag(x) Vᵀ
+    gives B D² Bᵀ = Σ x_j u_j u_jᵀ with orthonormal u_j. The R largest terms are kept: the best
+    approximation of rank R. With ``shrink`` they are reduced by δ = x_{R+1}, as in frequent
+    directions, so that after any number of such steps
+
+    $$0 ⪯ A - \tilde A ⪯ Δ I, \qquad Δ = \sum δ ≤ \|A - A_k\|_* / (R + 1 - k), \quad k ≤ R,$$
+
+    with A the sum that is approximated and A_k its best approximation of rank k; adding δ to the
+    damping makes up for it.
+
+    Args:
+        gram: ``(T, T)`` float64, N.
+        weights: ``(T,)`` float64, w, each positive.
+        rank: R, below T.
+        shrink: whether to reduce what is kept by what is cut.
+
+    Returns:
+        ``(T, R)`` float64, C, with Ã = max(w) · B C Cᵀ Bᵀ; and δ, or 0 without ``shrink``.
+
+    Example:
+        >>> gram = torch.diag(torch.tensor([4.0, 1.0], dtype=torch.float64))
+        >>> mixture, cut = tail_mixture(gram, torch.ones(2).double(), rank=1, shrink=True)
+        >>> round((mixture.T @ gram @ mixture).item(), 9), cut
+        (3.0, 1.0)
+
+    Source: Ghashami et al., Frequent directions (arXiv:1501.01711); the damping as in Feinberg et
+    al., Sketchy (arXiv:2302.03764).
+    """
+    root = weights.sqrt()
+    values, vectors = torch.linalg.eigh(gram * root[:, None] * root)
+    values = values.clamp_min(0.0)
+    cut = float(values[-rank - 1]) if shrink else 0.0
+    kept = values[-rank:]
+    share = ((kept - cut).clamp_min(0.0) / kept.clamp_min(torch.finfo(kept.dtype).tiny)).sqrt()
+    return root[:, None] * vectors[:, -rank:] * share / root.max(), cut
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """Product of matrices ``(…, m, n)`` with vectors ``(…, n)``."""
+    product: Tensor = (matrix @ vector[..., None])[..., 0]
+    return product

@@ -8,7 +8,8 @@ made on the way stays as short as a piece.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -52,133 +53,144 @@ def as_stored(vector: Tensor, like: Tensor) -> Tensor:
     return vector.to(like.device, like.dtype).to(wide_dtype(like.dtype))
 
 
-def row_dots(rows: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the dot products of rows with a vector, and the vector's own square.
+def row_dots(rows: Sequence[Tensor], vectors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the dot products of rows with vectors, and the vectors' own squares.
 
-    The vector counts as the rows' dtype would store it.
+    A vector counts as the dtype of its rows would store it.
 
     Args:
-        rows: ``(T, slots, n)``, the columns of T parameters.
-        vectors: ``(T, n)``, one for each.
+        rows: each ``(T, slots, n)``, the columns of T parameters of one size.
+        vectors: each ``(T, n)``, one vector for each parameter.
 
     Returns:
-        ``(T, slots)`` and ``(T,)``, float64. Infinite or NaN where a vector is.
+        ``(ΣT, slots)`` and ``(ΣT,)``, float64 on the CPU, in the order of the arguments. Infinite
+        or NaN where a vector is.
     """
-    dtype = wide_dtype(rows.dtype)
-    dots, squares = _accumulate(rows, vectors, dtype)
-    if dtype == torch.float32 and not _in_range(dots, squares, vectors):
-        return _accumulate(rows, vectors, torch.float64)
-    return dots, squares
+    results = [_products(own, given) for own, given in zip(rows, vectors, strict=True)]
+    total = torch.cat([result.cpu() for result in results]).double()
+    longest = max(given.shape[1] for given in vectors)
+    low, high = (float(bound) for bound in total[:, -1].aminmax())
+    if low >= _TINY * longest and high < math.inf and bool(total.isfinite().all()):
+        return total[:, :-1], total[:, -1]
+    for place, (own, given) in enumerate(zip(rows, vectors, strict=True)):
+        if not _in_range(results[place], given):
+            results[place] = _products(own, given, dtype=torch.float64)
+    total = torch.cat([result.cpu().double() for result in results])
+    return total[:, :-1], total[:, -1]
 
 
-def _accumulate(rows: Tensor, vectors: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    dots = torch.zeros(rows.shape[:2], dtype=torch.float64, device=rows.device)
-    squares = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
-    single = rows.shape[0] == 1
-    for piece in pieces(rows, converted=rows.dtype != dtype):
-        vector = as_stored(vectors[:, piece], rows).to(dtype)
-        part = rows[..., piece].to(dtype)
-        if single:
-            dots[0] += torch.mv(part[0], vector[0])
-        else:
-            dots += torch.bmm(part, vector[..., None])[..., 0]
-        squares += vector.square().sum(dim=1)
-    return dots, squares
+def _products(rows: Tensor, vectors: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Return ``(T, slots + 1)`` dot products with the rows and, last, with the vector itself."""
+    count, slots, length = rows.shape
+    dtype = dtype or wide_dtype(rows.dtype)
+    direct = rows.dtype == dtype and vectors.dtype == dtype and rows.device == vectors.device
+    if direct and 0 < length <= _SHORTEST:
+        return _piece_products(rows, vectors)
+    total = torch.zeros(count, slots + 1, dtype=torch.float64, device=rows.device)
+    for piece in pieces(rows, converted=not direct):
+        part, vector = rows[..., piece], vectors[:, piece]
+        if not direct:
+            part, vector = part.to(dtype), as_stored(vector, rows).to(dtype)
+        total += _piece_products(part, vector)
+    return total
 
 
-def _in_range(dots: Tensor, squares: Tensor, vectors: Tensor) -> bool:
+def _piece_products(rows: Tensor, vectors: Tensor) -> Tensor:
+    if len(rows) > 1:
+        dots = torch.bmm(rows, vectors[..., None])[..., 0]
+        return torch.cat([dots, vectors.square().sum(dim=1, keepdim=True)], dim=1)
+    vector = vectors[0]
+    result = vector.new_empty(1, rows.shape[1] + 1)
+    torch.mv(rows[0], vector, out=result[0, :-1])
+    torch.dot(vector, vector, out=result[0, -1])
+    return result
+
+
+def _in_range(products: Tensor, vectors: Tensor) -> bool:
     """Whether no product of float32 numbers has over- or underflowed to a degree that counts."""
-    if not bool(dots.isfinite().all() & squares.isfinite().all()):
+    if not bool(products.isfinite().all()):
         return False
-    low = squares < _TINY * max(vectors.shape[1], 1)
-    return not bool(low.any()) or not bool(vectors[low].any())
+    low = products[:, -1] < _TINY * vectors.shape[1]
+    return not bool(low.any()) or not bool(vectors[low.to(vectors.device)].any())
 
 
 def combine_(
     target: Tensor,
     rows: Tensor,
-    coefficients: Tensor,
-    vector: Tensor,
+    scalars: Tensor,
     *,
-    own: float,
-    slot: int | None = None,
+    vector: Tensor | None = None,
+    slot: int = 0,
     keep: float = 0.0,
 ) -> None:
-    """Change ``target`` to keep · target + Σ coefficients · rows + own · vector, in one pass.
+    """Change ``target`` to keep · target + Σ scalars · rows, in one pass.
 
     Args:
         target: ``(n,)``, changed in place; not read where ``keep`` is 0.
         rows: ``(slots, n)``, the columns.
-        coefficients: ``(slots,)`` float64, 0 for empty slots and for ``slot``.
-        vector: ``(n,)``, the newest column; it counts as the rows' dtype would store it.
-        own: its coefficient.
-        slot: where to store it; None leaves the rows as they are.
+        scalars: ``(slots,)``, 0 for empty slots.
+        vector: ``(n,)``, a new column that is stored in ``slot`` on the way.
+        slot: its place.
         keep: the share of ``target`` that stays.
     """
     dtype = wide_dtype(rows.dtype)
-    scalars = coefficients.to(rows.device, dtype)
-    if slot is not None:
-        scalars = scalars.clone()
-        scalars[slot] = own
+    scalars = scalars.to(rows.device, dtype)
     direct = target.dtype == dtype and target.device == rows.device
+    if direct and rows.dtype == dtype and rows.shape[1] <= _SHORTEST:
+        if vector is not None:
+            rows[slot].copy_(vector)
+        target.addmv_(rows.mT, scalars, beta=keep)
+        return
     for piece in pieces(rows, converted=rows.dtype != dtype):
-        if slot is not None:
+        if vector is not None:
             rows[slot, piece].copy_(vector[piece])
         into, part = target[piece], rows[:, piece].to(dtype)
         if direct:
             into.addmv_(part.mT, scalars, beta=keep)
-            if slot is None:
-                into.add_(as_stored(vector[piece], rows), alpha=own)
             continue
         total = torch.mv(part.mT, scalars)
-        if slot is None:
-            total.add_(as_stored(vector[piece], rows), alpha=own)
         if keep != 0.0:  # a narrower target is rounded once
             total = total.to(into.device).add_(into, alpha=keep)
         into.copy_(total)
 
 
 def combine_each(
-    rows: Tensor,
-    coefficients: Tensor,
-    vectors: Tensor,
-    *,
-    own: float,
-    slot: int | None = None,
+    rows: Tensor, scalars: Tensor, *, vectors: Tensor | None = None, slot: int = 0
 ) -> Tensor:
-    """Return Σ coefficients · rows + own · vector for several short parameters at once.
+    """Return Σ scalars · rows for several short parameters at once.
 
     Args:
         rows: ``(T, slots, n)``.
-        coefficients: ``(slots,)`` float64.
-        vectors: ``(T, n)``, stored in ``slot`` where that is given.
-        own: their coefficient.
-        slot: see ``combine_``.
+        scalars: ``(T, slots)``.
+        vectors: ``(T, n)``, new columns that are stored in ``slot`` first.
+        slot: their place.
 
     Returns:
         ``(T, n)``, float64 for float64 rows, else float32.
     """
     dtype = wide_dtype(rows.dtype)
-    stored = as_stored(vectors, rows)
-    if slot is not None:
-        rows[:, slot].copy_(stored)
-    scalars = coefficients.to(rows.device, dtype).expand(rows.shape[0], 1, -1)
-    before = torch.bmm(scalars, rows.to(dtype))[:, 0]
-    return before.add_(stored, alpha=own)
+    if vectors is not None:
+        rows[:, slot].copy_(vectors)
+    scalars = scalars.to(rows.device, dtype)
+    return torch.bmm(scalars[:, None], rows.to(dtype))[:, 0]
 
 
-def combine(rows: Tensor, coefficients: Tensor) -> Tensor:
-    """Return Σ coefficients · rows as a new ``(n,)`` tensor.
+def mix_(rows: Tensor, tail: Tensor, mixture: Tensor) -> Tensor:
+    """Replace rows by combinations of them, in place; return these' dot products with all rows.
 
     Args:
-        rows: ``(slots, n)``.
-        coefficients: ``(slots,)`` float64.
+        rows: ``(slots, n)``, changed: row ``tail[j]`` becomes Σ_i mixture[i, j] · row ``tail[i]``.
+        tail: ``(T,)`` int64, distinct.
+        mixture: ``(T, R)`` float64, R ≤ T.
 
     Returns:
-        ``(n,)``, float64 for float64 rows, else float32.
+        ``(R, slots)`` float64, of what is stored.
     """
-    total = torch.empty(rows.shape[1], dtype=wide_dtype(rows.dtype), device=rows.device)
-    scalars = coefficients.to(total)
-    for piece in pieces(rows, converted=rows.dtype != total.dtype):
-        torch.mv(rows[:, piece].to(total.dtype).mT, scalars, out=total[piece])
-    return total
+    rank = mixture.shape[1]
+    tail, mixture = tail.to(rows.device), mixture.to(rows.device)
+    dots = torch.zeros(rank, rows.shape[0], dtype=torch.float64, device=rows.device)
+    for piece in pieces(rows, converted=True):
+        part = rows[:, piece]
+        part[tail[:rank]] = (mixture.mT @ part[tail].double()).to(rows.dtype)
+        dots += part[tail[:rank]].double() @ part.double().mT
+    return dots

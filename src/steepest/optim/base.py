@@ -102,6 +102,10 @@ class SteepestOptimizer(Optimizer):
                     f"shape {tuple(entry.param.shape)} has one ({entry.gradient.layout})"
                 )
 
+    def _state_device(self, name: str, param: Tensor, group: Mapping[str, Any]) -> torch.device:
+        """Return where a state tensor is kept: on the device of its parameter by default."""
+        return param.device
+
     def pre_weight_update_fn_inplace(self, param: Tensor, update: Tensor) -> None:
         """Change the weight or the update in place just before W ← W − ηU; nothing by default."""
 
@@ -234,9 +238,12 @@ class SteepestOptimizer(Optimizer):
         for group in self.param_groups:
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
-        for param, value in list(self.state.items()):
-            if isinstance(value, _Intact):
-                self.state[param] = value.on(param)
+        for group in self.param_groups:
+            for param in group["params"]:
+                value: object = self.state.get(param)
+                if isinstance(value, _Intact):
+                    devices = {name: self._state_device(name, param, group) for name in value.names}
+                    self.state[param] = value.on(devices)
 
     def state_dict(self) -> StateDict:
         """Return options and state, without the state of parameters that left their group."""
@@ -322,10 +329,15 @@ class _Intact:
     def __init__(self, state: Mapping[str, Any]) -> None:
         self._state = state
 
-    def on(self, param: Tensor) -> dict[str, Any]:
-        """Return a copy of the state on the device of the parameter."""
+    @property
+    def names(self) -> list[str]:
+        """What it holds."""
+        return list(self._state)
+
+    def on(self, devices: Mapping[str, torch.device]) -> dict[str, Any]:
+        """Return a copy of the state, each tensor on the device for its name."""
         return {
-            name: value.detach().to(device=param.device, copy=True)
+            name: value.detach().to(device=devices[name], copy=True)
             if isinstance(value, Tensor)
             else value
             for name, value in self._state.items()

@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT, StateDict
 
-from steepest.geometry.window import Metric, window_coefficients
-from steepest.linalg.rows import row_dots
-from steepest.linalg.window import Columns, advance
+from steepest.geometry.window import Metric
+from steepest.linalg.rows import wide_dtype
 from steepest.optim import checks
 from steepest.optim.base import Entry, SteepestOptimizer
 from steepest.optim.decay import WeightDecayMethod
-from steepest.optim.window_metrics import (
-    coupled,
-    dense_directions,
-    diagonal_directions,
-    kept,
-    window_step_,
-    window_update_,
-)
-from steepest.optim.window_state import (
-    Pack,
-    Tracked,
-    check_magnitude,
+from steepest.optim.momentum import average_, averaged
+from steepest.optim.window_blocks import blocks, cohorts
+from steepest.optim.window_checks import (
+    Block,
+    Cut,
+    HistoryDtype,
+    Nonfinite,
+    RidgeScale,
     check_metric_of,
+    check_options,
     check_shared,
-    check_squares,
-    fresh_metric,
-    fresh_window,
-    keep_state_,
-    packs,
-    with_room,
 )
+from steepest.optim.window_memory import check_fits
+from steepest.optim.window_metrics import (
+    Extension,
+    compress_,
+    coupled,
+    extend,
+    kept,
+    metric_directions_,
+    pack_directions_,
+    pack_step_,
+    take_,
+)
+from steepest.optim.window_state import Pack
 
 
 class ProjectionRegularizedSGD(SteepestOptimizer):
@@ -124,8 +128,21 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         *,
         metric: Metric = "auto",
         tail_tolerance: float = 1e-16,
+        rank: int | None = None,
+        cut: Cut = "ridge",
+        block: Block = "global",
+        power: float = 1.0,
+        ridge_scale: RidgeScale = "absolute",
+        max_norm: float | None = None,
+        warmup: bool = False,
+        momentum: float = 0.0,
+        nesterov: bool = False,
         weight_decay: float = 0.0,
         weight_decay_method: WeightDecayMethod = "decoupled",
+        history_stride: int = 1,
+        history_dtype: HistoryDtype = "auto",
+        history_device: str | None = None,
+        nonfinite: Nonfinite = "raise",
     ) -> None:
         super().__init__(
             params,
@@ -139,8 +156,21 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
                 "max_exact_parameters": max_exact_parameters,
                 "metric": metric,
                 "tail_tolerance": tail_tolerance,
+                "rank": rank,
+                "cut": cut,
+                "block": block,
+                "power": power,
+                "ridge_scale": ridge_scale,
+                "max_norm": max_norm,
+                "warmup": warmup,
+                "momentum": momentum,
+                "nesterov": nesterov,
                 "weight_decay": weight_decay,
                 "weight_decay_method": weight_decay_method,
+                "history_stride": history_stride,
+                "history_dtype": history_dtype,
+                "history_device": None if history_device is None else str(history_device),
+                "nonfinite": nonfinite,
             },
         )
 
@@ -148,57 +178,57 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
 
     def _check_options(self, group: Mapping[str, Any]) -> None:
         super()._check_options(group)
-        checks.count("history_size", group["history_size"])
-        checks.below_one("beta", group["beta"])
-        checks.positive("ridge", group["ridge"])
-        checks.positive("rho", group["rho"])
-        checks.fraction("alpha", group["alpha"])
-        checks.count("max_exact_parameters", group["max_exact_parameters"], least=0)
-        checks.choice("metric", group["metric"], get_args(Metric))
-        checks.below_one("tail_tolerance", group["tail_tolerance"])
+        check_options(group)
         checks.choice(
             "weight_decay_method", group["weight_decay_method"], get_args(WeightDecayMethod)
         )
 
     def _check_group(self, index: int) -> None:
         super()._check_group(index)
-        group = self.param_groups[index]
         check_shared(self.param_groups)
-        total, most = self._size(), group["max_exact_parameters"]
-        if group["metric"] == "dense" and total > most:
-            raise RuntimeError(
-                f"metric='dense' forms {total} × {total} matrices, and max_exact_parameters is "
-                f"{most}; use metric='window', which is the same step without them, or "
-                "metric='diagonal'"
-            )
+        group = self.param_groups[index]
+        most = group["max_exact_parameters"]
+        for block in blocks(self.param_groups) if group["metric"] == "dense" else ():
+            total = sum(param.numel() for param, _, _ in block)
+            if total > most and block[-1][1]["metric"] == "dense":
+                raise RuntimeError(
+                    f"metric='dense' forms {total} × {total} matrices, and max_exact_parameters is "
+                    f"{most}; use metric='window', which is the same step without them, or "
+                    "metric='diagonal'"
+                )
+        check_fits(self.param_groups, self.state)
 
     def _check_gradients(self, entries: Sequence[Entry]) -> None:
         super()._check_gradients(entries)
         check_shared(self.param_groups)
-        size = self._size()
         for entry in entries:
-            if not _by_gram(entry.group):  # there, the squares are found on the way
-                check_magnitude(entry, size)
             state = self.state.get(entry.param)
             if state:
                 check_metric_of(state, entry.group["metric"], entry.name)
-                if "metric_rows" in state and state["metric_rows"].shape[1] > size:
-                    raise ValueError(
-                        "a parameter was taken out of the groups, and metric='dense' cannot forget "
-                        "its part of the metric; make a new optimizer"
-                    )
+                if "metric_rows" in state:
+                    self._check_dense_rows(entry, state["metric_rows"].shape[1])
+
+    def _check_dense_rows(self, entry: Entry, columns: int) -> None:
+        for block in blocks(self.param_groups):
+            size = sum(param.numel() for param, _, _ in block)
+            if columns > size and any(param is entry.param for param, _, _ in block):
+                raise ValueError(
+                    "a parameter was taken out of the groups, and metric='dense' cannot forget "
+                    "its part of the metric; make a new optimizer"
+                )
 
     def _check_loaded(self, state_dict: StateDict) -> None:
         super()._check_loaded(state_dict)
-        check_shared([{**self.defaults, **group} for group in state_dict["param_groups"]])
-        of_parameters = [key for group in state_dict["param_groups"] for key in group["params"]]
-        states = [state_dict["state"].get(key) for key in of_parameters]
-        steps = {state["step"] for state in states if state}
-        if len(steps) > 1:
-            raise ValueError(
-                f"the loaded parameters have seen different numbers of steps ({sorted(steps)}), "
-                "though they share one window"
-            )
+        groups = [{**self.defaults, **group} for group in state_dict["param_groups"]]
+        check_shared(groups)
+        for block in blocks(groups):
+            states = [state_dict["state"].get(key) for key, _, _ in block]
+            steps = {state["step"] for state in states if state}
+            if len(steps) > 1:
+                raise ValueError(
+                    f"the loaded parameters have seen different numbers of steps ({sorted(steps)}),"
+                    " though they share one window"
+                )
 
     def _check_loaded_state(
         self, state: Mapping[str, Any], param: Tensor, group: Mapping[str, Any], name: str
@@ -211,130 +241,96 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
                 f"{tuple(state['history'].shape[1:])}, the parameter {tuple(param.shape)}"
             )
 
+    def _state_device(self, name: str, param: Tensor, group: Mapping[str, Any]) -> torch.device:
+        if name in ("gram", "column_step", "weights"):
+            return torch.device("cpu")
+        if name == "history" and group["history_device"] is not None:
+            return torch.device(group["history_device"])
+        return super()._state_device(name, param, group)
+
     # --- the step -------------------------------------------------------------------------------
 
     def _parts(self, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-        if entries:  # all at once, since they share one metric
+        if entries:  # all at once, so that all can be looked at before any is changed
             yield entries
 
     def _step_part(self, part: Sequence[Entry]) -> None:
-        if not _by_gram(part[0].group):
-            super()._step_part(part)
-            return
-        moving = [coupled(entry) for entry in part]
-        columns, stepped, coefficients = self._extend_window(moving)
-        if not self._hooked():
-            for pack in stepped:
-                window_step_(pack, coefficients, columns.newest)
-            return
-        directions: dict[Tensor, Tensor] = {}
-        for pack in stepped:
-            directions |= window_update_(pack, coefficients, columns.newest)
-        for entry in part:
-            entry.param.mul_(kept(entry))
-        self._apply(part, [directions[entry.param] for entry in part])
-
-    def _extend_window(self, moving: Sequence[Entry]) -> tuple[Columns, list[Pack], Tensor]:
-        """Take the new columns into the Gram matrices and make room for them.
-
-        Returns:
-            What the slots hold, the parameters, and the coefficients of the direction.
-        """
-        options = moving[0].group
-        before = self._columns()
-        columns = self._advance(before, options, tail_tolerance=options["tail_tolerance"])
-        newest = columns.newest
-        tracked = self._tracked({entry.param: entry for entry in moving}, before, columns)
-        together = packs(tracked)
-        products = [row_dots(pack.history, pack.gradients()) for pack in together]
-        items = [item for pack in together for item in pack.items]
-        check_squares(items, torch.cat([squares.cpu() for _, squares in products]))
+        moving = {entry.param: coupled(entry) for entry in part}
+        extensions = [
+            extend(cohort, self.state, moving)
+            for cohort in cohorts(self.param_groups, self.state, moving)
+        ]
+        for extension in extensions:
+            if extension.fault is not None:
+                if part[0].group["nonfinite"] == "skip":
+                    return
+                raise RuntimeError(extension.fault)
         # from here on the step cannot fail
-        for item in items:
-            keep_state_(self.state[item.param], item, columns)
-        for pack, (dots, squares) in zip(together, products, strict=True):
-            pack.write_gram_(newest, dots, squares)
-        coefficients = window_coefficients(
-            [pack.gram.sum(dim=0) for pack in together if pack.gram is not None],
-            columns,
-            history_size=options["history_size"],
-            rho=options["rho"],
-            alpha=options["alpha"],
-        )
-        return columns, together, coefficients
+        for extension in extensions:
+            if extension.by_gram:
+                self._take(extension)
+                continue
+            directions = metric_directions_(extension, self.state)
+            entries = [moving[param] for param in directions]
+            self._move(entries, list(directions.values()))
 
-    def _directions(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> list[Tensor]:
-        options = part[0].group
-        before = self._columns()
-        # these metrics keep their past in S, and need no columns but the window's
-        columns = self._advance(before, options, tail_tolerance=1.0)
-        moving = {
-            entry.param: entry._replace(gradient=gradient)
-            for entry, gradient in zip(part, gradients, strict=True)
-        }
-        tracked = self._tracked(moving, before, columns)
-        for item in tracked:
-            item.rows[columns.newest].copy_(item.entry.gradient.reshape(-1))
-        if options["metric"] == "dense":
-            directions = dense_directions(tracked, before, columns, options, size=self._size())
-        else:
-            directions = diagonal_directions(tracked, columns, options)
-        for item in tracked:
-            keep_state_(self.state[item.param], item, columns)
-        return [directions[entry.param].view(entry.param.shape) for entry in part]
+    def _take(self, extension: Extension) -> None:
+        """Step the blocks whose metric works on the Gram matrix of the columns."""
+        coefficients, total = take_(extension, self.state)
+        newest, start, hooked = extension.columns.newest, 0, self._hooked()
+        narrow = coefficients.float()
+        for pack in extension.packs:
+            stop = start + len(pack.items)
+            own = coefficients if pack.history.dtype == torch.float64 else narrow
+            if hooked or not self._in_one_pass(pack):
+                updates = pack_directions_(pack, own[start:stop], newest)
+                entries = [item.entry for item in pack.items if item.entry is not None]
+                self._move(entries, updates)
+            else:
+                param, group = pack.items[0].param, pack.items[0].member.group
+                average = self._average(param) if group["momentum"] else None
+                pack_step_(pack, own[start:stop], newest, average)
+            start = stop
+        compress_(extension, self.state, total)
 
-    @staticmethod
-    def _advance(before: Columns, options: Mapping[str, Any], *, tail_tolerance: float) -> Columns:
-        return advance(
-            before,
-            history_size=options["history_size"],
-            beta=options["beta"],
-            ridge=options["ridge"],
-            tail_tolerance=tail_tolerance,
+    def _in_one_pass(self, pack: Pack) -> bool:
+        entry = pack.items[0].entry
+        return (
+            len(pack.items) == 1
+            and entry is not None
+            and entry.param.is_contiguous()
+            and not entry.group["nesterov"]
         )
 
-    def _columns(self) -> Columns:
-        """What the slots hold, from the state of any parameter: it is the same for all."""
-        for group in self.param_groups:
-            for param in group["params"]:
-                state = self.state.get(param)
-                if state:
-                    return Columns(
-                        state["step"],
-                        state["column_step"].cpu(),
-                        state["weights"].cpu(),
-                        state["damping"],
-                    )
-        return Columns.empty()
+    def _move(self, entries: Sequence[Entry], directions: Sequence[Tensor]) -> None:
+        """Decay the weights of the entries, average their directions, and apply them."""
+        if not entries:
+            return
+        for entry in entries:
+            if (keep := kept(entry)) != 1.0:
+                entry.param.mul_(keep)
+        updates: list[Tensor] = []
+        pairs = zip(entries, directions, strict=True)
+        for _, run in groupby(pairs, key=lambda pair: id(pair[0].group)):
+            alike = list(run)
+            group, found = alike[0][0].group, [direction for _, direction in alike]
+            if group["momentum"]:
+                averages = [self._average(entry.param) for entry, _ in alike]
+                average_(averages, found, momentum=group["momentum"])
+                found = averaged(
+                    averages, found, momentum=group["momentum"], nesterov=group["nesterov"]
+                )
+                if not group["nesterov"] and self._hooked():
+                    found = [average.clone() for average in found]  # hooks may write into them
+            updates += found
+        self._apply(entries, updates)
 
-    def _tracked(
-        self, moving: Mapping[Tensor, Entry], before: Columns, columns: Columns
-    ) -> list[Tracked]:
-        """List every parameter in the window; the state of new ones is made, but not kept yet."""
-        tracked, offset = [], 0
-        for index, group in enumerate(self.param_groups):
-            for position, param in enumerate(group["params"]):
-                state = self.state.get(param)
-                if param in moving or state:
-                    entry = moving.get(param)
-                    moves = entry is not None
-                    if entry is None:
-                        entry = Entry(param, torch.zeros_like(param), group, (position, index))
-                    if not state:
-                        state = fresh_window(param, columns.slots)
-                        state |= fresh_metric(
-                            param, group["metric"], before, columns.slots, offset, self._size()
-                        )
-                    room = with_room(state, columns.slots)
-                    tracked.append(Tracked(entry, moves, room, offset))
-                offset += param.numel()
-        return tracked
-
-    def _size(self) -> int:
-        """p, the number of entries of all parameters."""
-        return sum(param.numel() for group in self.param_groups for param in group["params"])
-
-
-def _by_gram(group: Mapping[str, Any]) -> bool:
-    """Whether the metric works on the Gram matrix of the columns."""
-    return group["metric"] in ("auto", "window")
+    def _average(self, param: Tensor) -> Tensor:
+        """Return the moving average of a parameter's directions, zeros at first."""
+        state = self.state[param]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(
+                param, dtype=wide_dtype(param.dtype), memory_format=torch.contiguous_format
+            )
+        buffer: Tensor = state["momentum_buffer"]
+        return buffer
