@@ -45,7 +45,7 @@ from steepest.optim.window_state import Pack
 class ProjectionRegularizedSGD(SteepestOptimizer):
     r"""Steepest descent in a metric made of the recent gradients of all parameters.
 
-    All parameters of all groups form one vector of p entries. With g the gradient and G_t the p × k
+    All parameters of all groups form one vector of p entries (see ``block``). With g the gradient and G_t the p × k
     matrix of the last k = min(t, m) gradients, m = ``history_size``,
 
     $$
@@ -83,20 +83,45 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         tail_tolerance: in [0, 1), for "window" with β > 0: the weight, relative to the largest,
             under which a column older than the window is dropped; 0 keeps all. The default drops
             what is below the rounding of float64.
+        rank: R, for "window" with β > 0: columns older than the window are compressed into R
+            whenever none of m + 2R slots is free; None for no such bound.
+        cut: what becomes of the mass δ that this cuts: "ridge" adds it to λ_t, as in frequent
+            directions, "drop" forgets it.
+        block: which parameters make one vector: "global" all, "parameter" each tensor its own,
+            "group" each group its own.
+        power: q, 1 or 0.5: d = S^{-q/2}[(1 - α)P + αI]S^{-q/2} g. With 0.5 and α = 1 it is
+            S^{-1/2} g, a windowed full-matrix AdaGrad (GGT).
+        ridge_scale: "absolute", or "relative" for λ in units of τ, the mean squared norm of the
+            columns of the window, with d multiplied by τ^{q - 1/2}: the step then does not
+            depend on the scale of the loss.
+        max_norm: longest step ‖ηd‖ of a block, before momentum; None for no limit.
+        warmup: whether d is multiplied by k/m while the window fills.
+        momentum: μ in [0, 1); M ← μM + (1 - μ)d replaces d.
+        nesterov: whether (1 - μ)d + μM does.
         weight_decay: at least 0; may differ by group.
         weight_decay_method: "decoupled", "independent" or "l2".
+        history_stride: every how many steps a gradient is kept; until then the newest column is
+            replaced.
+        history_dtype: of the columns, "auto" for that of the parameter, "float32", "bfloat16" or
+            "float64"; the Gram matrix is that of what is stored.
+        history_device: of the columns, such as "cpu"; None for that of the parameter.
+        nonfinite: "raise", or "skip" to leave out a step with a gradient that is not finite or
+            too large, without a trace.
 
     Raises:
-        ValueError: for an option out of range, or one that must be equal in all groups and is not.
+        ValueError: for an option out of range, one that must be equal in all groups and is not, one
+            that has no effect with the others, or a window that does not fit into free memory,
+            with the bytes that it needs and what would fit.
         RuntimeError: for ``metric="dense"`` with more than ``max_exact_parameters`` parameters, and
             at the step for a gradient that is sparse, not finite, or so large that its square is
             not, before anything has changed.
 
     State, the same for every parameter that has had a gradient:
-        ``step`` and ``damping``, numbers; ``column_step`` and ``weights`` ``(slots,)``, what the
-        slots hold; ``history`` ``(slots, *shape)``, its part of the columns; and its part of the
-        metric: ``gram`` ``(slots, slots)`` in float64, ``metric_diagonal`` ``(numel,)`` or
-        ``metric_rows`` ``(numel, p)``.
+        ``step``, ``since`` (steps since a column was last kept) and ``damping``, numbers;
+        ``column_step`` and ``weights`` ``(slots,)``, what the slots hold; ``history``
+        ``(slots, *shape)``, its part of the columns; its part of the metric: ``gram``
+        ``(slots, slots)`` in float64, ``metric_diagonal`` ``(numel,)`` or ``metric_rows``
+        ``(numel, p)``; and with momentum ``momentum_buffer``, M.
 
     Example:
         >>> import torch
@@ -107,8 +132,9 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         >>> weight.data
         tensor([ 0.9905, -1.9810])
 
-    Source: relatives are M-FAC (arXiv:2107.03356), GGT (arXiv:1806.02958) and the theory of
-    Flynn, The duality structure gradient descent algorithm (arXiv:1708.00523).
+    Source: relatives are M-FAC (arXiv:2107.03356), GGT (arXiv:1806.02958), frequent directions
+    (arXiv:1501.01711), Sketchy (arXiv:2302.03764) and the theory of Flynn, The duality structure
+    gradient descent algorithm (arXiv:1708.00523).
     """
 
     _required_state: ClassVar[frozenset[str]] = frozenset(
