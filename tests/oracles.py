@@ -56,7 +56,8 @@ class ProjectionRegularized:
         window = torch.stack(self.gradients, dim=1)  # (p, k)
         identity = torch.eye(len(gradient), dtype=torch.float64)
         covariance = window @ window.T / window.shape[1]
-        unit = window.square().sum(0).mean() if self.relative else torch.ones((), dtype=torch.float64)
+        squares = window.square().sum(0)
+        unit = squares.mean() if self.relative else torch.ones_like(squares[0])
         if self.diagonal:
             covariance = torch.diag(covariance.diagonal())
         damping = self.ridge * unit * identity

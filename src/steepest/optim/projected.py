@@ -45,8 +45,8 @@ from steepest.optim.window_state import Pack
 class ProjectionRegularizedSGD(SteepestOptimizer):
     r"""Steepest descent in a metric made of the recent gradients of all parameters.
 
-    All parameters of all groups form one vector of p entries (see ``block``). With g the gradient and G_t the p × k
-    matrix of the last k = min(t, m) gradients, m = ``history_size``,
+    All parameters of all groups form one vector of p entries (see ``block``). With g the gradient
+    and G_t the p × k matrix of the last k = min(t, m) gradients, m = ``history_size``,
 
     $$
     \begin{aligned}
