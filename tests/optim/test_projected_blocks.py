@@ -137,14 +137,14 @@ def test_bad_options_and_combinations_are_refused(options, wrong):
 
 
 def test_a_window_that_cannot_fit_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr(window_memory, "free_bytes", lambda device: 10 << 20)
+    monkeypatch.setattr(window_memory, "free_bytes", lambda _: 10 << 20)
     params = parameters([(1 << 10, 1 << 10)], dtype=torch.float32)
     wrong = r"history_size=4 .*16777216 bytes.*10485760 bytes.*2 columns, or 4 with .*'bfloat16'"
     with pytest.raises(ValueError, match=wrong):
         ProjectionRegularizedSGD(params)
     optimizer = ProjectionRegularizedSGD(params, history_size=2)
     run(optimizer, params, range(1))
-    monkeypatch.setattr(window_memory, "free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(window_memory, "free_bytes", lambda _: 1 << 20)
     run(optimizer, params, range(1, 4))  # what is there needs no more
     late = parameters([(1 << 10, 1 << 10)], dtype=torch.float32)
     with pytest.raises(ValueError, match="8388608 bytes"):
