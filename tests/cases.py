@@ -96,6 +96,19 @@ CASES: Sequence[Case] = (
     _projected("projected-window-l2", weight_decay=0.01, weight_decay_method="l2"),
     _projected("projected-dense", metric="dense", beta=0.3),
     _projected("projected-diagonal", metric="diagonal", beta=0.3),
+    _projected(
+        "projected-training",
+        beta=0.5,
+        rank=2,
+        history_size=2,
+        ridge_scale="relative",
+        momentum=0.9,
+        nesterov=True,
+        warmup=True,
+        max_norm=0.5,
+        history_stride=2,
+    ),
+    _projected("projected-blocks", block="parameter", momentum=0.9),
 )
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
