@@ -86,7 +86,6 @@ def validation(run) -> float:
 def search(task, contender: str, trials: int, seeds: int) -> dict[str, Any]:
     name, centre, fixed, space = CONTENDERS[contender]
     kind, generator = find_kind(name), random.Random(0)
-    fixed = {**({"momentum": 0.9} if name == "sgd" else {}), **fixed}
     found = []
     for _ in range(trials):
         settings = {**fixed, **draw(generator, centre, space)}

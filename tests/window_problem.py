@@ -28,6 +28,17 @@ def oracle_for(options):
     )
 
 
+def met(optimizer, params, *, size, steps):
+    """Take steps with η = 1; yield what each moved, the window ``(p, k)`` and the gradient."""
+    gradients = []
+    for step in range(steps):
+        before = flat(params)
+        set_gradients(params, step)
+        gradients.append(flat([param.grad for param in params]))
+        optimizer.step()
+        yield before - flat(params), torch.stack(gradients[-size:], dim=1), gradients[-1]
+
+
 def worst_direction(*, steps=15, scale=1.0, dtype=torch.float64, lr=1.0, **options):
     """Largest relative error of the steps of a run, with gradients given from outside."""
     params = parameters(SHAPES, dtype=dtype)

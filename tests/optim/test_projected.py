@@ -11,13 +11,9 @@ from torch.nn import Parameter
 import oracles
 from cases import parameters, run, set_gradients
 from steepest import ProjectionRegularizedSGD
+from window_problem import SHAPES, flat, met, oracle_for
 
-SHAPES = [(5, 3), (7,), (2, 2, 2)]
 RATES = (0.1, 0.03, 0.1)
-
-
-def flat(tensors):
-    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
 
 
 def trajectory_error(metric, *, dtype=torch.float64, steps=25, scale=1.0, seed=0, **options):
@@ -26,9 +22,7 @@ def trajectory_error(metric, *, dtype=torch.float64, steps=25, scale=1.0, seed=0
     groups = [{"params": params[:1], "lr": RATES[0]}, {"params": params[1:2], "lr": RATES[1]}]
     groups.append({"params": params[2:]})
     optimizer = ProjectionRegularizedSGD(groups, lr=RATES[2], metric=metric, **options)
-    known = {"history_size": 4, "beta": 0.0, "ridge": 1e-2, "rho": 0.1, "alpha": 0.1, **options}
-    known.pop("tail_tolerance", None)
-    oracle = oracles.ProjectionRegularized(**known, diagonal=metric == "diagonal")
+    oracle = oracle_for({**options, "metric": metric})
     rates = torch.cat(
         [
             torch.full((param.numel(),), rate, dtype=torch.float64)
@@ -109,16 +103,10 @@ def test_alpha_one_is_the_damped_empirical_fisher_step():
     """d = (λI + GGᵀ/k)⁻¹ g, whatever rho."""
     params = parameters(SHAPES)
     optimizer = ProjectionRegularizedSGD(params, lr=1.0, history_size=3, alpha=1.0, rho=123.0)
-    gradients = []
-    for step in range(5):
-        before = flat(params)
-        set_gradients(params, step)
-        gradients.append(flat([param.grad for param in params]))
-        optimizer.step()
-        window = torch.stack(gradients[-3:], dim=1)
+    for moved, window, gradient in met(optimizer, params, size=3, steps=5):
         fisher = window @ window.T / window.shape[1] + 1e-2 * torch.eye(30).double()
-        expected = torch.linalg.solve(fisher, gradients[-1])
-        torch.testing.assert_close(before - flat(params), expected, rtol=1e-9, atol=1e-12)
+        expected = torch.linalg.solve(fisher, gradient)
+        torch.testing.assert_close(moved, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("metric", ["dense", "window", "diagonal"])

@@ -7,7 +7,7 @@ import torch
 
 from cases import parameters, run, set_gradients
 from steepest import ProjectionRegularizedSGD
-from window_problem import SHAPES, flat, oracle_for, worst_direction
+from window_problem import SHAPES, flat, met, oracle_for, worst_direction
 
 
 @pytest.mark.parametrize("metric", ["window", "diagonal"])
@@ -24,17 +24,11 @@ def test_power_one_half_with_alpha_one_is_a_windowed_full_matrix_adagrad():
     optimizer = ProjectionRegularizedSGD(
         params, lr=1.0, history_size=3, alpha=1.0, power=0.5, rho=7.0
     )
-    gradients = []
-    for step in range(5):
-        before = flat(params)
-        set_gradients(params, step)
-        gradients.append(flat([param.grad for param in params]))
-        optimizer.step()
-        window = torch.stack(gradients[-3:], dim=1)
+    for moved, window, gradient in met(optimizer, params, size=3, steps=5):
         metric = window @ window.T / window.shape[1] + 1e-2 * torch.eye(30).double()
         values, vectors = torch.linalg.eigh(metric)
-        expected = vectors @ (vectors.T @ gradients[-1] / values.sqrt())
-        torch.testing.assert_close(before - flat(params), expected, rtol=1e-9, atol=1e-12)
+        expected = vectors @ (vectors.T @ gradient / values.sqrt())
+        torch.testing.assert_close(moved, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0])

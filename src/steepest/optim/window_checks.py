@@ -37,6 +37,12 @@ METRIC_STATE: dict[Metric, str] = {
     "diagonal": "metric_diagonal",
 }
 
+
+def by_gram(metric: Metric) -> bool:
+    """Whether the metric works by the Gram matrix of the columns."""
+    return METRIC_STATE[metric] == "gram"
+
+
 # what works by the Gram matrix of the columns, with the value that other metrics need
 _BY_GRAM = {"rank": None, "ridge_scale": "absolute", "history_stride": 1}
 
@@ -85,7 +91,7 @@ def _check_device(device: object) -> None:
 
 def _check_combination(group: Mapping[str, Any]) -> None:
     metric = group["metric"]
-    if METRIC_STATE[metric] != "gram":
+    if not by_gram(metric):
         for name, needed in _BY_GRAM.items():
             if group[name] != needed:
                 raise ValueError(

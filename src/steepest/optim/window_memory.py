@@ -12,6 +12,7 @@ from torch import Tensor
 
 from steepest.linalg.window import full_size
 from steepest.optim.window_blocks import Cohort
+from steepest.optim.window_checks import by_gram
 from steepest.optim.window_state import history_place
 
 _SMALL = 1 << 20  # not worth a look at what is free
@@ -93,10 +94,9 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def _slots(group: Mapping[str, Any]) -> int:
-    by_gram = group["metric"] in ("auto", "window")
     slots = full_size(
         history_size=group["history_size"],
-        beta=group["beta"] if by_gram else 0.0,
+        beta=group["beta"] if by_gram(group["metric"]) else 0.0,
         tail_tolerance=group["tail_tolerance"],
         rank=group["rank"],
     )

@@ -28,7 +28,7 @@ from steepest.linalg.window import Columns, advance
 from steepest.optim.base import Entry
 from steepest.optim.decay import decay_, kept_share
 from steepest.optim.window_blocks import Cohort, States, block_sums
-from steepest.optim.window_checks import METRIC_STATE, magnitude_fault, squares_fault
+from steepest.optim.window_checks import by_gram, magnitude_fault, squares_fault
 from steepest.optim.window_memory import check_room
 from steepest.optim.window_state import Pack, Tracked, joined, keep_state_, packs, tracked
 
@@ -60,7 +60,7 @@ class Extension:
     @property
     def by_gram(self) -> bool:
         """Whether the metric works on the Gram matrix of the columns."""
-        return METRIC_STATE[self.cohort.options["metric"]] == "gram"
+        return by_gram(self.cohort.options["metric"])
 
     @property
     def share(self) -> float:
@@ -74,20 +74,20 @@ class Extension:
 def extend(cohort: Cohort, states: States, moving: Mapping[Tensor, Entry]) -> Extension:
     """Look at the new columns of a cohort; nothing is changed."""
     options = cohort.options
-    by_gram = METRIC_STATE[options["metric"]] == "gram"
+    gram_alone = by_gram(options["metric"])
     rank = options["rank"]
     columns = advance(
         cohort.before,
         history_size=options["history_size"],
         beta=options["beta"],
         # other metrics keep their past in S, and need no columns but the window's
-        tail_tolerance=options["tail_tolerance"] if by_gram else 1.0,
+        tail_tolerance=options["tail_tolerance"] if gram_alone else 1.0,
         stride=options["history_stride"],
         most=None if rank is None else options["history_size"] + 2 * rank,
     )
     check_room(cohort, states, columns.slots)
     items = tracked(cohort, states, moving, columns)
-    if not by_gram:
+    if not gram_alone:
         entries = [item.entry for item in items if item.entry is not None]
         fault = magnitude_fault(entries, max(cohort.sizes))
         return Extension(cohort, columns, items, fault, [], *[torch.empty(0)] * 3)
