@@ -98,8 +98,7 @@ def extend(cohort: Cohort, states: States, moving: Mapping[Tensor, Entry]) -> Ex
         idle = not pack.moves  # its products are zero: nothing is read
         histories.append(pack.history[..., :0] if idle else pack.history)
         vectors.append(pack.history[:, 0, :0] if idle else pack.gradients())
-    dots, squares = row_dots(histories, vectors)
-    dots[:, columns.newest] = squares
+    dots, squares = row_dots(histories, vectors, slot=columns.newest)
     fault = squares_fault([item.member for item in items], squares)
     gram = joined([item.state for item in items], "gram")
     return Extension(cohort, columns, items, fault, together, gram, dots, squares)
