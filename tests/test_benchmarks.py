@@ -26,3 +26,24 @@ def test_the_step_benchmark_writes_its_ratios(tmp_path):
     run("bench_step.py", "--sets", "conv", "--seconds", "0.2", "--out", tmp_path)
     record = json.loads((tmp_path / "step.json").read_text())
     assert record["sets"]["conv"]["over torch float32"] > 0
+
+
+def test_steps_of_the_window_are_as_accurate_as_promised(tmp_path):
+    run("accuracy_window.py", "--quick", "--most", "1e5", "--out", tmp_path)
+    record = json.loads((tmp_path / "accuracy_window.json").read_text())
+    errors = {(row["entries"], row["history_dtype"]): row["error"] for row in record["steps"]}
+    assert 0 < errors[1000, None] <= 1e-6
+    assert 0 < errors[100_000, None] <= 1e-6
+    assert 0 < errors[1000, "bfloat16"] <= 5e-3
+    assert 0 < errors[100_000, "bfloat16"] <= 5e-3
+
+
+def test_the_window_benchmark_writes_its_ratios(tmp_path):
+    run("bench_window.py", "--sizes", "1e5", "--history-sizes", "4", "--seconds", "0.1",
+        "--out", tmp_path)  # fmt: skip
+    record = json.loads((tmp_path / "window.json").read_text())
+    (row,) = record["one tensor"]["rows"]
+    assert row["over two passes"] > 0
+    # beside one packed copy of the gradient only what m × m algebra needs
+    assert row["extra entries"] <= 1.1
+    assert record["dense"]["dense over it"] > 1
