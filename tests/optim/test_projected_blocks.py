@@ -155,3 +155,26 @@ def test_a_window_that_cannot_fit_is_refused_before_it_is_made(monkeypatch):
 def test_free_memory_of_this_machine_is_known():
     free = window_memory.free_bytes(torch.device("cpu"))
     assert free is None or 0 < free < 1 << 50
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_that_part_resume_bit_equal(seed):
+    """A parameter that leaves the pack it shared must not compute by where it lies in memory."""
+    params, others = (parameters([(7,), (7,)], dtype=torch.float32, seed=seed) for _ in range(2))
+    options = {"block": "parameter", "history_size": 5, "lr": 0.1}
+
+    def stepped(optimizer, weights, steps):
+        for step in steps:
+            set_gradients(weights, step, seed=seed)
+            if step == 3:
+                weights[0].grad = None
+            optimizer.step()
+
+    straight, first = (ProjectionRegularizedSGD(weights, **options) for weights in (params, others))
+    stepped(straight, params, range(14))
+    stepped(first, others, range(7))
+    resumed = ProjectionRegularizedSGD(others, **options)
+    resumed.load_state_dict(first.state_dict())
+    stepped(resumed, others, range(7, 14))
+    assert_same_state(straight, resumed)
+    assert all(map(torch.equal, params, others))

@@ -17,6 +17,7 @@ from steepest.optim.window_checks import METRIC_STATE
 
 # parameters up to this size are taken together
 _PACKED = 1 << 13
+_ALIGNMENT = 64  # bytes, to which torch aligns new memory on a CPU
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -119,15 +120,19 @@ def joined(states: Sequence[dict[str, Any]], name: str) -> Tensor:
     """Return tensors ``(slots, …)`` of several states as one ``(T, slots, n)``.
 
     They are moved into one memory where they are not, and the states then hold its parts, with the
-    values that they had.
+    values that they had. It starts where torch would put new memory: the last digits of products
+    depend on that, and a resumed run, whose state is new, must give those of a straight one.
     """
     tensors: list[Tensor] = [state[name] for state in states]
     first = tensors[0]
     slots, size = first.shape[0], first.numel()
-    if len(tensors) == 1:
-        return first.view(1, slots, size // slots)
     step, start = size * first.itemsize, first.data_ptr()
-    together = all(
+    aligned = start % _ALIGNMENT == 0
+    if len(tensors) == 1:
+        if not aligned:
+            states[0][name] = first = first.clone()
+        return first.view(1, slots, size // slots)
+    together = aligned and all(
         tensor.data_ptr() == start + place * step for place, tensor in enumerate(tensors)
     )
     if together and len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 1:
