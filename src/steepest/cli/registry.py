@@ -17,7 +17,10 @@ Takes = Literal["everything", "matrices and convolutions", "matrices"]
 REST_OPTIONS = ("rest_lr", "rest_weight_decay")
 
 # given by the model, or without sense in a plain loop on a CPU
-_HIDDEN_OPTIONS = ("params", "layout", "capturable", "differentiable")
+_HIDDEN_OPTIONS = (
+    *("params", "capturable", "differentiable"),
+    *("layout", "transposed", "groups", "split", "interleaved", "heads", "block_axis"),
+)
 
 
 @dataclass(frozen=True)

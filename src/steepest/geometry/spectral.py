@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from steepest.geometry.matrices import Layout, MatrixBatch
+from steepest.geometry.batching import batch_limit, batches
+from steepest.geometry.blocks import Blocks
+from steepest.geometry.matrices import MatrixBatch
 from steepest.geometry.scale import Scale, shape_factor
 from steepest.linalg.polar import newton_schulz_
 from steepest.linalg.schedules import Schedule
@@ -15,40 +18,60 @@ from steepest.linalg.schedules import Schedule
 IterationDtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 
 
-def spectral_direction(
-    x: Tensor,
+def spectral_directions(
+    tensors: Sequence[Tensor],
+    blocks: Blocks,
     *,
-    layout: Layout,
     schedule: Schedule,
     steps: int,
     scale: Scale,
     iteration_dtype: IterationDtype = "auto",
-) -> Tensor:
-    r"""Return scale · UVᵀ for each matrix UΣVᵀ that ``x`` holds.
+    batch_bytes: int = 0,
+) -> list[Tensor]:
+    r"""Return scale · UVᵀ for each matrix UΣVᵀ that the tensors hold.
 
     Among all matrices of spectral norm one, UVᵀ has the largest inner product with the gradient.
 
     Args:
-        x: a gradient or momentum of the parameter's shape; not changed.
-        layout: how it is seen as matrices.
+        tensors: gradients or momenta of the parameters' shapes, of one dtype and device.
+        blocks: how each is seen as matrices.
         schedule: coefficient table of the Newton–Schulz iteration.
         steps: number of its steps.
         scale: rule for the length, applied to the shape of each matrix.
         iteration_dtype: dtype of the iteration, see ``resolve_dtype``.
+        batch_bytes: what a batch may take, if it holds more than one block.
 
     Returns:
-        A new tensor of the shape and dtype of ``x``.
+        New tensors of the same shapes and dtype.
 
     Source: Carlson, Cevher & Carin, Stochastic spectral descent (AISTATS 2015).
     """
-    if x.numel() == 0:
-        return x.clone()
-    batch = MatrixBatch(
-        [x.shape], layout=layout, dtype=resolve_dtype(x, iteration_dtype), device=x.device
-    )
-    batch.fill_([x])
-    (direction,) = spectral_directions_(batch, schedule=schedule, steps=steps, scale=scale)
-    return direction.to(x.dtype)
+    results = [torch.empty_like(x) for x in tensors]
+    pairs = [
+        (source, target)
+        for x, result in zip(tensors, results, strict=True)
+        for source, target in zip(blocks(x), blocks(result), strict=True)
+        if source.view.numel() > 0
+    ]
+    if not pairs:
+        return results
+    dtype = resolve_dtype(tensors[0], iteration_dtype)
+    shapes = [source.shape for source, _ in pairs]
+    for places in batches(shapes, dtype=dtype, batch_bytes=batch_bytes):
+        own = [shapes[place] for place in places]
+        batch = MatrixBatch(own, layout="stack", dtype=dtype, device=tensors[0].device)
+        batch.fill_([pairs[place][0].matrices() for place in places])
+        directions = spectral_directions_(
+            batch,
+            schedule=schedule,
+            steps=steps,
+            scale=scale,
+            limit=batch_limit(min(own[0][1:]), max(own[0][1:]), dtype, batch_bytes=batch_bytes),
+        )
+        for place, direction in zip(places, directions, strict=True):
+            view = pairs[place][1].view
+            view.copy_(direction.reshape(view.shape))
+    return results
 
 
 def spectral_directions_(

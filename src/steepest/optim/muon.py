@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from steepest.geometry.batching import batch_limit, batches
+from steepest.geometry.blocks import BlockAxis, Blocks, block_shapes
 from steepest.geometry.matrices import (
     Layout,
     MatrixBatch,
@@ -21,7 +22,7 @@ from steepest.geometry.scale import Scale, shape_factor
 from steepest.geometry.spectral import (
     IterationDtype,
     resolve_dtype,
-    spectral_direction,
+    spectral_directions,
     spectral_directions_,
     spectral_step_,
 )
@@ -59,6 +60,13 @@ class Muon(OrthogonalizedOptimizer):
             √max(out, in); "unit_rms" √(out/in); "none" 1.
         layout: "matrix" (out, in); "convolution" (out, in, kernel…) seen as out × (in·kernel);
             "stack" (…, out, in), each matrix by itself.
+        transposed: whether inputs come before outputs in storage, as in transposed convolutions.
+        groups: groups of a convolution, each of which has its own matrix.
+        split: sizes of unequal blocks along ``block_axis``, as (q, k, v) of a fused projection;
+            each is orthogonalized and scaled by itself.
+        interleaved: how often the pattern of ``split`` repeats along the axis.
+        heads: number of equal blocks along the axis, or one for each block of ``split``.
+        block_axis: "rows", the outputs, or "columns", the inputs.
         iteration_dtype: "auto", float32 on a CPU whatever the weights' dtype (float64 for float64
             weights), bfloat16 on accelerators; or "float64", "float32", "bfloat16", "float16".
         batch_bytes: small matrices with equal sides, or nearly so, are iterated together, as many
@@ -100,6 +108,12 @@ class Muon(OrthogonalizedOptimizer):
         steps: int = 5,
         scale: Scale = "match_rms_adamw",
         layout: Layout = "matrix",
+        transposed: bool = False,
+        groups: int = 1,
+        split: Sequence[int] | None = None,
+        interleaved: int = 1,
+        heads: int | Sequence[int] = 1,
+        block_axis: BlockAxis = "rows",
         iteration_dtype: IterationDtype = "auto",
         batch_bytes: int = 8 << 20,
         fp32_matmul_prec: MatmulPrecision = "highest",
@@ -116,6 +130,12 @@ class Muon(OrthogonalizedOptimizer):
             steps=steps,
             scale=scale,
             layout=layout,
+            transposed=transposed,
+            groups=groups,
+            split=split,
+            interleaved=interleaved,
+            heads=heads,
+            block_axis=block_axis,
             iteration_dtype=iteration_dtype,
             batch_bytes=batch_bytes,
         )
@@ -128,13 +148,20 @@ class Muon(OrthogonalizedOptimizer):
             grad: D, the averaged gradient; not changed.
             **kwargs: the options of the parameter's group.
         """
-        return spectral_direction(
-            grad,
-            layout=kwargs["layout"],
-            schedule=kwargs["schedule"],
-            steps=kwargs["steps"],
-            scale=kwargs["scale"],
-            iteration_dtype=kwargs["iteration_dtype"],
+        (direction,) = self._block_directions([grad], kwargs)
+        return direction
+
+    def _block_directions(
+        self, averages: Sequence[Tensor], group: Mapping[str, Any]
+    ) -> list[Tensor]:
+        return spectral_directions(
+            averages,
+            Blocks.of(group),
+            schedule=group["schedule"],
+            steps=group["steps"],
+            scale=group["scale"],
+            iteration_dtype=group["iteration_dtype"],
+            batch_bytes=group["batch_bytes"],
         )
 
     def _parts(self, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
@@ -152,8 +179,15 @@ class Muon(OrthogonalizedOptimizer):
             alike.setdefault(key, []).append(entry)
         for bucket in alike.values():
             param, group = bucket[0].param, bucket[0].group
+            plain = Blocks.of(group).plain
             divided = batches(
-                [matrix_shape(entry.param.shape, group["layout"]) for entry in bucket],
+                # of a parameter of several blocks its size alone counts here
+                [
+                    matrix_shape(entry.param.shape, group["layout"])
+                    if plain
+                    else (1, entry.param.shape[0], entry.param.shape[1:].numel())
+                    for entry in bucket
+                ],
                 dtype=resolve_dtype(param, group["iteration_dtype"]),
                 batch_bytes=group["batch_bytes"],
             )
@@ -188,7 +222,7 @@ class Muon(OrthogonalizedOptimizer):
         a product with zero, which is left out, might hide what is not finite.
         """
         param, group = part[0].param, part[0].group
-        if len(part) > 1 or param.numel() == 0:
+        if len(part) > 1 or param.numel() == 0 or not Blocks.of(group).plain:
             return None
         if self._hooked() or self._overrides(("orthogonalize", "_directions", "_apply"), Muon):
             return None
@@ -206,6 +240,14 @@ class Muon(OrthogonalizedOptimizer):
             return super()._directions(part, gradients)
         group = part[0].group
         params = [entry.param for entry in part]
+        if not Blocks.of(group).plain:
+            buffers = [self._buffer(param) for param in params]
+            average_(buffers, gradients, momentum=group["momentum"])
+            averages = averaged(
+                buffers, gradients, momentum=group["momentum"], nesterov=group["nesterov"]
+            )
+            with matmul_precision(group["fp32_matmul_prec"]):
+                return self._block_directions(averages, group)
         batch = self._averages(part, gradients)
         if params[0].numel() == 0:
             return [torch.zeros_like(param) for param in params]
@@ -251,13 +293,14 @@ class Muon(OrthogonalizedOptimizer):
         super()._check_options(group)
         coefficients(group["schedule"], group["steps"])
         shape_factor(group["scale"], 1, 1)
+        Blocks.of(group)
         checks.count("batch_bytes", group["batch_bytes"], least=0)
         checks.choice("iteration_dtype", group["iteration_dtype"], get_args(IterationDtype))
 
     def _check_parameter(self, param: Tensor, group: Mapping[str, Any], name: str) -> None:
         super()._check_parameter(param, group, name)
         try:
-            matrix_shape(param.shape, group["layout"])
+            block_shapes(tuple(param.shape), Blocks.of(group))
         except ValueError as error:
             raise ValueError(
                 f"{name} cannot be stepped by {type(self).__name__}: {error}"

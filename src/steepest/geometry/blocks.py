@@ -1,0 +1,196 @@
+"""How a fused, grouped or transposed parameter is divided into blocks that are matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from steepest.geometry.matrices import Layout, matrix_shape
+
+BlockAxis = Literal["rows", "columns"]
+
+
+class Block(NamedTuple):
+    """A view of a tensor of the parameter's shape, which counts as a batch of matrices.
+
+    Attributes:
+        view: ``(batch…, rows…, columns…)``.
+        batch: number of its first axes that count matrices.
+        rows: number of the axes after them that together are the rows.
+    """
+
+    view: Tensor
+    batch: int
+    rows: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(batch, rows, columns)."""
+        sizes, end = self.view.shape, self.batch + self.rows
+        counts = sizes[: self.batch], sizes[self.batch : end], sizes[end:]
+        batch, rows, columns = map(math.prod, counts)
+        return batch, rows, columns
+
+    def matrices(self) -> Tensor:
+        """``(batch, rows, columns)``, a view where the strides allow."""
+        return self.view.reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    r"""How a parameter is divided: plain data, the options of its group.
+
+    In this order: the axes are named by ``layout``, with outputs and inputs exchanged if
+    ``transposed``; a grouped convolution becomes a matrix for each of its ``groups``; ``split``
+    divides the ``block_axis`` into blocks, and ``heads`` each block into equal ones.
+
+    Attributes:
+        layout: "matrix", "convolution" or "stack".
+        transposed: whether inputs come before outputs in storage.
+        groups: number of groups of a convolution.
+        split: sizes of unequal blocks along the ``block_axis``; empty for one block.
+        interleaved: how often the pattern of ``split`` repeats along the axis; a block is what
+            all its repetitions hold.
+        heads: number of equal matrices in each block, or one number for all.
+        block_axis: "rows", the outputs, or "columns", the inputs.
+    """
+
+    layout: Layout = "matrix"
+    transposed: bool = False
+    groups: int = 1
+    split: tuple[int, ...] = ()
+    interleaved: int = 1
+    heads: tuple[int, ...] = (1,)
+    block_axis: BlockAxis = "rows"
+
+    @classmethod
+    def of(cls, group: Mapping[str, Any]) -> Blocks:
+        """Return what the options of a parameter group say.
+
+        Raises:
+            ValueError: for an option out of range.
+        """
+        split, heads = group["split"], group["heads"]
+        result = cls(
+            layout=group["layout"],
+            transposed=group["transposed"],
+            groups=group["groups"],
+            split=() if split is None else _sizes("split", split),
+            interleaved=group["interleaved"],
+            heads=_sizes("heads", [heads] if isinstance(heads, int) else heads),
+            block_axis=group["block_axis"],
+        )
+        result._check()
+        return result
+
+    @property
+    def plain(self) -> bool:
+        """Whether the parameter is just its ``layout``."""
+        return self == Blocks(layout=self.layout)
+
+    def _check(self) -> None:
+        if self.layout not in get_args(Layout):
+            raise ValueError(
+                f"layout must be one of {', '.join(get_args(Layout))}, got {self.layout!r}"
+            )
+        if self.block_axis not in get_args(BlockAxis):
+            raise ValueError(f"block_axis must be 'rows' or 'columns', got {self.block_axis!r}")
+        if not isinstance(self.transposed, bool):
+            raise ValueError(f"transposed must be True or False, got {self.transposed!r}")
+        _sizes("groups", [self.groups])
+        _sizes("interleaved", [self.interleaved])
+        if self.groups > 1 and self.layout != "convolution":
+            raise ValueError(
+                f"groups={self.groups} needs layout='convolution', got {self.layout!r}; "
+                "equal blocks of another layout are heads"
+            )
+        if self.interleaved > 1 and not self.split:
+            raise ValueError(f"interleaved={self.interleaved} needs a split that it repeats")
+        if len(self.heads) not in {1, max(1, len(self.split))}:
+            raise ValueError(
+                f"heads must be one number or one for each of {len(self.split)} blocks of split, "
+                f"got {self.heads}"
+            )
+        if self.interleaved > 1 and max(self.heads) > 1:
+            raise ValueError(
+                f"heads={self.heads} cannot be told apart with interleaved={self.interleaved}; "
+                "use one of them"
+            )
+
+    def __call__(self, x: Tensor) -> list[Block]:
+        """Return the blocks of a tensor of the parameter's shape, all of them views of it."""
+        matrix_shape(x.shape, self.layout)  # refuses another number of axes
+        lead = x.ndim - 2 if self.layout == "stack" else 0
+        if self.transposed:
+            x = x.transpose(lead, lead + 1)
+        if self.groups > 1:  # stored (out, in/g) with g groups of outputs, or (in, out/g)
+            axis = lead + 1 if self.transposed else lead
+            x = _unflatten(x, axis, self.groups, f"groups={self.groups}").movedim(axis, 0)
+            lead += 1
+        axis = lead if self.block_axis == "rows" else lead + 1
+        result = [Block(x, lead, 1)]
+        if self.split:
+            result = self._split(x, axis, lead)
+        heads = self.heads if len(self.heads) == len(result) else self.heads * len(result)
+        return [
+            block
+            if count == 1
+            else Block(
+                _unflatten(block.view, axis, count, f"heads={count}").movedim(axis, 0),
+                lead + 1,
+                block.rows,
+            )
+            for block, count in zip(result, heads, strict=True)
+        ]
+
+    def _split(self, x: Tensor, axis: int, lead: int) -> list[Block]:
+        length, wanted = x.shape[axis], sum(self.split) * self.interleaved
+        if length != wanted:
+            times = f", {self.interleaved} times" if self.interleaved > 1 else ""
+            raise ValueError(
+                f"split={self.split}{times} has {wanted} {self.block_axis}, the parameter {length}"
+            )
+        if self.interleaved == 1:
+            return [Block(part, lead, 1) for part in torch.split(x, list(self.split), axis)]
+        x = torch.unflatten(x, axis, (self.interleaved, -1))
+        rows = 2 if self.block_axis == "rows" else 1
+        return [Block(part, lead, rows) for part in torch.split(x, list(self.split), axis + 1)]
+
+
+@lru_cache(maxsize=4096)
+def block_shapes(shape: tuple[int, ...], blocks: Blocks) -> tuple[tuple[int, int, int], ...]:
+    """Return (batch, rows, columns) of each block of a parameter of ``shape``.
+
+    Raises:
+        ValueError: where the shape cannot be divided so, or a block is no matrix.
+
+    Example:
+        >>> block_shapes((24, 16), Blocks(split=(16, 4, 4), heads=(4, 1, 1)))
+        ((4, 4, 16), (1, 4, 16), (1, 4, 16))
+    """
+    shapes = tuple(block.shape for block in blocks(torch.empty(shape, device="meta")))
+    if blocks.groups > 1 and min(shapes[0][1:]) == 1:
+        raise ValueError(
+            f"a kernel of shape {tuple(shape)} with groups={blocks.groups} is depthwise and has no "
+            "matrices; give it to another optimizer"
+        )
+    return shapes
+
+
+def _unflatten(x: Tensor, axis: int, count: int, what: str) -> Tensor:
+    if x.shape[axis] % count != 0:
+        raise ValueError(f"{what} does not divide an axis of {x.shape[axis]}")
+    return torch.unflatten(x, axis, (count, x.shape[axis] // count))
+
+
+def _sizes(name: str, values: object) -> tuple[int, ...]:
+    good = isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0
+    if not good or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):  # type: ignore[attr-defined]
+        raise ValueError(f"{name} must hold integers >= 1, got {values!r}")
+    return tuple(values)  # type: ignore[arg-type]
