@@ -47,3 +47,10 @@ def test_the_window_benchmark_writes_its_ratios(tmp_path):
     # beside one packed copy of the gradient only what m × m algebra needs
     assert row["extra entries"] <= 1.1
     assert record["dense"]["dense over it"] > 1
+
+
+def test_the_layout_benchmark_writes_its_ratio(tmp_path):
+    run("bench_layouts.py", "--widths", "16", "--seconds", "0.1", "--out", tmp_path)
+    (row,) = json.loads((tmp_path / "layouts.json").read_text())["rows"]
+    assert row["over plain"] > 0
+    assert row["matrices"] == 4 * (1 + 3 + 8 + 1 + 8 + 2 + 2 + 1)
