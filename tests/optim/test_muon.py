@@ -121,7 +121,8 @@ def test_the_momentum_buffer_is_the_average_and_is_not_normalized(nesterov):
     optimizer = Muon([param], lr=0.0, momentum=0.9, nesterov=nesterov)
     optimizer.step()
     buffer = optimizer.state[param]["momentum_buffer"]
-    assert torch.equal(buffer, torch.full_like(param, 0.1))
+    # in float32, where 0.1 is not rounded to the 8 bits of the weights
+    assert torch.equal(buffer, torch.full((8, 5), 0.1))
     assert torch.equal(param.grad, torch.ones_like(param))
 
 
@@ -398,3 +399,18 @@ def test_what_is_not_finite_stays_visible_whatever_the_path(options):
         kind([weight], **{"lr": 0.1, "weight_decay": 1.0, **options}).step()
         results.append(weight.isfinite().sum().item())
     assert results == [0, 0]
+
+
+def test_the_average_of_bf16_gradients_keeps_what_is_small_beside_it():
+    """In bf16 an average of one would swallow a part of a thousandth."""
+    param = Parameter(torch.zeros(4, 3, dtype=torch.bfloat16))
+    optimizer = Muon([param], lr=0.0, momentum=0.999)
+    expected = torch.zeros(4, 3, dtype=torch.float64)
+    for step in range(300):
+        param.grad = torch.full_like(param, 1.0 + step % 2)
+        expected = 0.999 * expected + 0.001 * param.grad.double()
+        optimizer.step()
+    buffer = optimizer.state[param]["momentum_buffer"]
+    assert buffer.dtype == torch.float32
+    torch.testing.assert_close(buffer.double(), expected, rtol=1e-5, atol=0)
+    assert all(x.dtype == torch.bfloat16 for x in (param, param.grad))

@@ -80,7 +80,8 @@ class Muon(OrthogonalizedOptimizer):
             shape the layout does not fit.
 
     State:
-        ``momentum_buffer``: M, of the parameter's shape and dtype.
+        ``momentum_buffer``: M, of the parameter's shape; float32 for weights in 16 bits, in which
+        an average would lose what is small beside it, else of their dtype.
 
     Example:
         >>> import torch
@@ -247,7 +248,8 @@ class Muon(OrthogonalizedOptimizer):
                 buffers, gradients, momentum=group["momentum"], nesterov=group["nesterov"]
             )
             with matmul_precision(group["fp32_matmul_prec"]):
-                return self._block_directions(averages, group)
+                updates = self._block_directions(averages, group)
+            return [x.to(param.dtype) for x, param in zip(updates, params, strict=True)]
         batch = self._averages(part, gradients)
         if params[0].numel() == 0:
             return [torch.zeros_like(param) for param in params]
@@ -265,6 +267,12 @@ class Muon(OrthogonalizedOptimizer):
         ]
         # a hook may want to view it otherwise
         return [update.contiguous() for update in updates] if self._hooked() else updates
+
+    def _buffer_dtype(self, param: Tensor) -> torch.dtype:
+        # an override of orthogonalize gets D in the dtype of the weights, as the base gives it
+        if self._overrides(("orthogonalize",), Muon):
+            return super()._buffer_dtype(param)
+        return torch.float32 if param.dtype.itemsize < 4 else param.dtype
 
     def _averages(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> MatrixBatch:
         """Average the gradients of a part, and return what is to be orthogonalized."""

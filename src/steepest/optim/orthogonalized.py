@@ -200,11 +200,17 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         aliased = any(_share_storage(update, kept) for kept in (entry.gradient, buffer))
         return update.clone() if aliased else update
 
+    def _buffer_dtype(self, param: Tensor) -> torch.dtype:
+        """Dtype of M: that of the parameter."""
+        return param.dtype
+
     def _buffer(self, param: Tensor) -> Tensor:
         """M of a parameter, zeros at first."""
         state = self.state[param]
         if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+            state["momentum_buffer"] = torch.zeros_like(
+                param, dtype=self._buffer_dtype(param), memory_format=torch.preserve_format
+            )
         buffer: Tensor = state["momentum_buffer"]
         return buffer
 
