@@ -191,3 +191,57 @@ def test_a_gradient_that_is_not_finite_can_be_skipped(metric, block, value):
         assert len(optimizer.state) == len(reference.state)
     assert all(map(torch.equal, params, clean))
     assert optimizer.state[params[0]]["step"] == 3
+
+
+@pytest.mark.parametrize("power", [1.0, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_vanishing_gradients_leave_the_weights_finite(dtype, power):
+    params = parameters(SHAPES, dtype=dtype)
+    options = {"ridge_scale": "relative", "ridge": 0.3, "momentum": 0.9, "nesterov": True}
+    optimizer = ProjectionRegularizedSGD(params, lr=1.0, power=power, **options)
+    for exponent in [*range(0, -320, -4), 0]:
+        for param in params:
+            param.grad = torch.full_like(param, 10.0**exponent)
+        optimizer.step()
+        assert all(param.isfinite().all() for param in params), exponent
+
+
+@pytest.mark.parametrize("metric", ["window", "diagonal", "dense"])
+def test_a_tiny_ridge_makes_no_nan_of_a_zero_gradient(metric):
+    for dtype, ridge in ((torch.float32, 1e-37), (torch.float64, 1e-200)):
+        params = parameters(SHAPES, dtype=dtype)
+        before = flat(params)
+        optimizer = ProjectionRegularizedSGD(params, ridge=ridge, metric=metric)
+        for param in params:
+            param.grad = torch.zeros_like(param)
+        optimizer.step()
+        assert torch.equal(flat(params), before)
+
+
+@pytest.mark.parametrize("metric", ["window", "diagonal", "dense"])
+@pytest.mark.parametrize("history_dtype", ["float32", "bfloat16"])
+def test_a_gradient_that_its_columns_cannot_hold_is_refused(history_dtype, metric):
+    params = parameters(SHAPES)
+    optimizer = ProjectionRegularizedSGD(params, metric=metric, history_dtype=history_dtype)
+    run(optimizer, params, [0])
+    before = flat(params)
+    for param in params:
+        param.grad = torch.full_like(param, 1e40)
+    with pytest.raises(RuntimeError, match="too large"):
+        optimizer.step()
+    assert torch.equal(flat(params), before)
+    run(optimizer, params, [1])
+    assert flat(params).isfinite().all()
+
+
+def test_a_full_window_of_the_largest_gradients_stays_finite():
+    params = parameters([(4,)])
+    optimizer = ProjectionRegularizedSGD(params, history_size=8, nonfinite="skip")
+    for _ in range(12):
+        params[0].grad = torch.full_like(params[0], 1e153)
+        optimizer.step()
+    assert flat(params).isfinite().all()
+    assert optimizer.state[params[0]]["step"] == 12
+    params[0].grad = torch.full_like(params[0], 3e153)  # eight of them would overflow together
+    optimizer.step()
+    assert optimizer.state[params[0]]["step"] == 12

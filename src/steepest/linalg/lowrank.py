@@ -66,7 +66,8 @@ def projected_coefficients(
     if len(recent) == len(weights) and bool((weights == weights[0]).all()):
         # β = 0: K has the same eigenvectors
         squares = values / weights[0]
-        filtered = half * half * squares / (squares / shifted + rho)
+        # in this order, which is finite where an eigenvalue of zero meets a tiny λ
+        filtered = half * (half * squares / (squares / shifted + rho))
         blend: Tensor = (1.0 - alpha) * filtered + alpha * shifted**-power
         return _times(vectors, blend * vectors[..., newest, :])
     own = vectors[..., newest, :] / root[newest]  # r

@@ -84,7 +84,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
             under which a column older than the window is dropped; 0 keeps all. The default drops
             what is below the rounding of float64.
         rank: R, for "window" with β > 0: columns older than the window are compressed into R
-            whenever none of m + 2R slots is free; None for no such bound.
+            whenever no slot is free, of m + 2R at most; None for no such bound.
         cut: what becomes of the mass δ that this cuts: "ridge" adds it to λ_t, as in frequent
             directions, "drop" forgets it.
         block: which parameters make one vector: "global" all, "parameter" each tensor its own,
@@ -291,7 +291,6 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
                 if part[0].group["nonfinite"] == "skip":
                     return
                 raise RuntimeError(extension.fault)
-        # from here on the step cannot fail
         for extension in extensions:
             if extension.by_gram:
                 self._take(extension)
@@ -304,7 +303,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         """Step the blocks whose metric works on the Gram matrix of the columns."""
         coefficients, total = take_(extension, self.state)
         newest, start, hooked = extension.columns.newest, 0, self._hooked()
-        narrow = coefficients.float()
+        most = torch.finfo(torch.float32).max  # beyond it they would make NaN of zeros
+        narrow = coefficients.clamp(-most, most).float()
         for pack in extension.packs:
             stop = start + len(pack.items)
             own = coefficients if pack.history.dtype == torch.float64 else narrow

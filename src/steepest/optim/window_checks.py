@@ -125,12 +125,16 @@ def check_shared(groups: Sequence[Mapping[str, Any]]) -> None:
 def magnitude_fault(entries: Sequence[Entry], size: int) -> str | None:
     """Say which gradient has squares that, summed over ``size`` entries, would not be finite.
 
-    For metrics that hold squares in the dtype of the parameter.
+    For metrics that hold squares in the dtype of the parameter, or of its columns.
     """
     for entry in entries:
         if entry.gradient.numel() == 0:
             continue
-        largest = math.sqrt(torch.finfo(wide_dtype(entry.param.dtype)).max / (4.0 * size))
+        dtypes, history_dtype = {entry.param.dtype}, entry.group["history_dtype"]
+        if history_dtype != "auto":
+            dtypes.add(getattr(torch, history_dtype))
+        most = min(torch.finfo(wide_dtype(dtype)).max for dtype in dtypes)
+        largest = math.sqrt(most / (4.0 * size))
         found = float(torch.linalg.vector_norm(entry.gradient, ord=math.inf))
         if not found <= largest:  # also for NaN
             return (
@@ -148,9 +152,9 @@ class Named(Protocol):
         """The name."""
 
 
-def squares_fault(params: Sequence[Named], squares: Tensor) -> str | None:
-    """Say which gradient is so large that float64 cannot hold the sum of all squares."""
-    largest = torch.finfo(torch.float64).max / 4.0
+def squares_fault(params: Sequence[Named], squares: Tensor, *, slots: int) -> str | None:
+    """Say which gradient is so large that float64 cannot hold the squares of a full window."""
+    largest = torch.finfo(torch.float64).max / (4.0 * slots)
     if float(squares.sum()) <= largest:
         return None
     worst = int(squares.nan_to_num(math.inf).argmax())

@@ -32,6 +32,10 @@ from steepest.optim.window_checks import by_gram, magnitude_fault, squares_fault
 from steepest.optim.window_memory import check_room
 from steepest.optim.window_state import Pack, Tracked, joined, keep_state_, packs, tracked
 
+# mean squared gradient norm below which a relative λ falls no further: with it the coefficients,
+# which grow as gradients vanish, stay in the range of float32, and steps fade out
+_LEAST_UNIT = 1e-60
+
 
 @dataclass(eq=False)
 class Extension:
@@ -99,7 +103,7 @@ def extend(cohort: Cohort, states: States, moving: Mapping[Tensor, Entry]) -> Ex
         histories.append(pack.history[..., :0] if idle else pack.history)
         vectors.append(pack.history[:, 0, :0] if idle else pack.gradients())
     dots, squares = row_dots(histories, vectors, slot=columns.newest)
-    fault = squares_fault([item.member for item in items], squares)
+    fault = squares_fault([item.member for item in items], squares, slots=columns.slots)
     gram = joined([item.state for item in items], "gram")
     return Extension(cohort, columns, items, fault, together, gram, dots, squares)
 
@@ -125,6 +129,7 @@ def take_(extension: Extension, states: States) -> tuple[Tensor, Tensor]:
     unit = torch.ones_like(damping)
     if options["ridge_scale"] == "relative":
         unit = mean_square(total, columns, history_size=options["history_size"])
+        unit = unit.clamp_min(_LEAST_UNIT)
     if columns.since == 1:
         damping = options["beta"] * damping + options["ridge"] * unit
     elif options["ridge_scale"] == "relative":
