@@ -78,18 +78,23 @@ def test_a_compressed_tail_takes_no_more_slots_and_errs_less_with_more_rank(beta
     assert optimizer.state[params[0]]["history"].shape[0] == 4 + 2 * 3
 
 
+def assert_resumes(stepped, made, options, *, stop, end):
+    """A run that is saved and loaded after ``stop`` of ``end`` steps is the straight one."""
+    params, others = made(), made()
+    straight, first = (ProjectionRegularizedSGD(weights, **options) for weights in (params, others))
+    stepped(straight, params, range(end))
+    stepped(first, others, range(stop))
+    resumed = ProjectionRegularizedSGD(others, **options)
+    resumed.load_state_dict(first.state_dict())
+    stepped(resumed, others, range(stop, end))
+    assert_same_state(straight, resumed)
+    assert all(map(torch.equal, params, others))
+
+
 @pytest.mark.parametrize("block", ["global", "parameter"])
 def test_a_run_with_a_compressed_tail_resumes_bit_equal(block):
     options = {"beta": 0.9, "rank": 2, "block": block, "momentum": 0.5, "history_stride": 2}
-    params, others = parameters(MANY), parameters(MANY)
-    straight, first = (ProjectionRegularizedSGD(weights, **options) for weights in (params, others))
-    run(straight, params, range(40))
-    run(first, others, range(23))
-    resumed = ProjectionRegularizedSGD(others, **options)
-    resumed.load_state_dict(first.state_dict())
-    run(resumed, others, range(23, 40))
-    assert_same_state(straight, resumed)
-    assert all(map(torch.equal, params, others))
+    assert_resumes(run, lambda: parameters(MANY), options, stop=23, end=40)
 
 
 @pytest.mark.parametrize("metric", ["window", "diagonal", "dense"])
@@ -160,7 +165,6 @@ def test_free_memory_of_this_machine_is_known():
 @pytest.mark.parametrize("seed", range(20))
 def test_windows_that_part_resume_bit_equal(seed):
     """A parameter that leaves the pack it shared must not compute by where it lies in memory."""
-    params, others = (parameters([(7,), (7,)], dtype=torch.float32, seed=seed) for _ in range(2))
     options = {"block": "parameter", "history_size": 5, "lr": 0.1}
 
     def stepped(optimizer, weights, steps):
@@ -170,11 +174,7 @@ def test_windows_that_part_resume_bit_equal(seed):
                 weights[0].grad = None
             optimizer.step()
 
-    straight, first = (ProjectionRegularizedSGD(weights, **options) for weights in (params, others))
-    stepped(straight, params, range(14))
-    stepped(first, others, range(7))
-    resumed = ProjectionRegularizedSGD(others, **options)
-    resumed.load_state_dict(first.state_dict())
-    stepped(resumed, others, range(7, 14))
-    assert_same_state(straight, resumed)
-    assert all(map(torch.equal, params, others))
+    def made():
+        return parameters([(7,), (7,)], dtype=torch.float32, seed=seed)
+
+    assert_resumes(stepped, made, options, stop=7, end=14)

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from steepest.geometry.matrices import Layout, matrix_shape
+from steepest.geometry.matrices import Layout, check_layout, matrix_shape
 
 BlockAxis = Literal["rows", "columns"]
 
@@ -95,10 +95,7 @@ class Blocks:
         return self == Blocks(layout=self.layout)
 
     def _check(self) -> None:
-        if self.layout not in get_args(Layout):
-            raise ValueError(
-                f"layout must be one of {', '.join(get_args(Layout))}, got {self.layout!r}"
-            )
+        check_layout(self.layout)
         if self.block_axis not in get_args(BlockAxis):
             raise ValueError(f"block_axis must be 'rows' or 'columns', got {self.block_axis!r}")
         if not isinstance(self.transposed, bool):
@@ -190,7 +187,8 @@ def _unflatten(x: Tensor, axis: int, count: int, what: str) -> Tensor:
 
 
 def _sizes(name: str, values: object) -> tuple[int, ...]:
-    good = isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0
-    if not good or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):  # type: ignore[attr-defined]
-        raise ValueError(f"{name} must hold integers >= 1, got {values!r}")
-    return tuple(values)  # type: ignore[arg-type]
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        sizes = tuple(values)
+        if sizes and all(type(size) is int and size >= 1 for size in sizes):
+            return sizes
+    raise ValueError(f"{name} must hold integers >= 1, got {values!r}")

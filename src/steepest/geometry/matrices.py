@@ -41,12 +41,17 @@ def matrix_shape(shape: Sequence[int], layout: Layout) -> tuple[int, int, int]:
         return 1, shape[0], math.prod(shape[1:])
     if layout == "stack" and axes >= 3:
         return math.prod(shape[:-2]), shape[-2], shape[-1]
-    if layout not in get_args(Layout):
-        raise ValueError(f"layout must be one of {', '.join(get_args(Layout))}, got {layout!r}")
+    check_layout(layout)
     needs = {"matrix": "2 axes", "convolution": "3 to 5 axes", "stack": "at least 3 axes"}
     raise ValueError(
         f"layout {layout!r} needs a parameter with {needs[layout]}, got shape {tuple(shape)}"
     )
+
+
+def check_layout(layout: str) -> None:
+    """Raise ``ValueError`` for an unknown layout."""
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout must be one of {', '.join(get_args(Layout))}, got {layout!r}")
 
 
 def as_matrices(x: Tensor, layout: Layout) -> Tensor:

@@ -242,11 +242,9 @@ class Muon(OrthogonalizedOptimizer):
         group = part[0].group
         params = [entry.param for entry in part]
         if not Blocks.of(group).plain:
-            buffers = [self._buffer(param) for param in params]
-            average_(buffers, gradients, momentum=group["momentum"])
-            averages = averaged(
-                buffers, gradients, momentum=group["momentum"], nesterov=group["nesterov"]
-            )
+            momentum, nesterov = group["momentum"], group["nesterov"]
+            buffers = self._averaging_buffers(part, gradients)
+            averages = averaged(buffers, gradients, momentum=momentum, nesterov=nesterov)
             with matmul_precision(group["fp32_matmul_prec"]):
                 updates = self._block_directions(averages, group)
             return [x.to(param.dtype) for x, param in zip(updates, params, strict=True)]
@@ -274,12 +272,19 @@ class Muon(OrthogonalizedOptimizer):
             return super()._buffer_dtype(param)
         return torch.float32 if param.dtype.itemsize < 4 else param.dtype
 
+    def _averaging_buffers(
+        self, part: Sequence[Entry], gradients: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """M of each entry, after the gradients have been averaged into it."""
+        buffers = [self._buffer(entry.param) for entry in part]
+        average_(buffers, gradients, momentum=part[0].group["momentum"])
+        return buffers
+
     def _averages(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> MatrixBatch:
         """Average the gradients of a part, and return what is to be orthogonalized."""
         group, params = part[0].group, [entry.param for entry in part]
         momentum, nesterov = group["momentum"], group["nesterov"]
-        buffers = [self._buffer(param) for param in params]
-        average_(buffers, gradients, momentum=momentum)
+        buffers = self._averaging_buffers(part, gradients)
         batch = MatrixBatch(
             [param.shape for param in params],
             layout=group["layout"],

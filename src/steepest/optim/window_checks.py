@@ -122,6 +122,13 @@ def check_shared(groups: Sequence[Mapping[str, Any]]) -> None:
                 )
 
 
+def stored_dtype(param: Tensor, group: Mapping[str, Any]) -> torch.dtype:
+    """Return the dtype of the columns of a parameter."""
+    name = group["history_dtype"]
+    dtype: torch.dtype = param.dtype if name == "auto" else getattr(torch, name)
+    return dtype
+
+
 def magnitude_fault(entries: Sequence[Entry], size: int) -> str | None:
     """Say which gradient has squares that, summed over ``size`` entries, would not be finite.
 
@@ -130,9 +137,7 @@ def magnitude_fault(entries: Sequence[Entry], size: int) -> str | None:
     for entry in entries:
         if entry.gradient.numel() == 0:
             continue
-        dtypes, history_dtype = {entry.param.dtype}, entry.group["history_dtype"]
-        if history_dtype != "auto":
-            dtypes.add(getattr(torch, history_dtype))
+        dtypes = entry.param.dtype, stored_dtype(entry.param, entry.group)
         most = min(torch.finfo(wide_dtype(dtype)).max for dtype in dtypes)
         largest = math.sqrt(most / (4.0 * size))
         found = float(torch.linalg.vector_norm(entry.gradient, ord=math.inf))

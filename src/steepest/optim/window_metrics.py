@@ -30,7 +30,7 @@ from steepest.optim.decay import decay_, kept_share
 from steepest.optim.window_blocks import Cohort, States, block_sums
 from steepest.optim.window_checks import by_gram, magnitude_fault, squares_fault
 from steepest.optim.window_memory import check_room
-from steepest.optim.window_state import Pack, Tracked, joined, keep_state_, packs, tracked
+from steepest.optim.window_state import Pack, Tracked, joined_, keep_state_, packs, tracked
 
 # mean squared gradient norm below which a relative λ falls no further: with it the coefficients,
 # which grow as gradients vanish, stay in the range of float32, and steps fade out
@@ -104,7 +104,7 @@ def extend(cohort: Cohort, states: States, moving: Mapping[Tensor, Entry]) -> Ex
         vectors.append(pack.history[:, 0, :0] if idle else pack.gradients())
     dots, squares = row_dots(histories, vectors, slot=columns.newest)
     fault = squares_fault([item.member for item in items], squares, slots=columns.slots)
-    gram = joined([item.state for item in items], "gram")
+    gram = joined_([item.state for item in items], "gram")
     return Extension(cohort, columns, items, fault, together, gram, dots, squares)
 
 

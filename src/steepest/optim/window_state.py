@@ -13,7 +13,7 @@ from steepest.linalg.rows import wide_dtype
 from steepest.linalg.window import Columns
 from steepest.optim.base import Entry
 from steepest.optim.window_blocks import Cohort, Member
-from steepest.optim.window_checks import METRIC_STATE
+from steepest.optim.window_checks import METRIC_STATE, stored_dtype
 
 # parameters up to this size are taken together
 _PACKED = 1 << 13
@@ -70,7 +70,7 @@ class Pack:
 
     def __init__(self, items: Sequence[Tracked]) -> None:
         self.items = items
-        self.history = joined([item.state for item in items], "history")
+        self.history = joined_([item.state for item in items], "history")
         self.moves = any(item.entry is not None for item in items)
 
     def gradients(self) -> Tensor:
@@ -116,7 +116,7 @@ def packs(items: Sequence[Tracked]) -> list[Pack]:
     return [Pack(together) for together in alike.values()]
 
 
-def joined(states: Sequence[dict[str, Any]], name: str) -> Tensor:
+def joined_(states: Sequence[dict[str, Any]], name: str) -> Tensor:
     """Return tensors ``(slots, …)`` of several states as one ``(T, slots, n)``.
 
     They are moved into one memory where they are not, and the states then hold its parts, with the
@@ -152,9 +152,8 @@ def fresh_window(param: Tensor, group: Mapping[str, Any], slots: int) -> dict[st
 
 def history_place(param: Tensor, group: Mapping[str, Any]) -> tuple[torch.dtype, torch.device]:
     """Return the dtype and device of the columns of a parameter."""
-    name, device = group["history_dtype"], group["history_device"]
-    dtype: torch.dtype = param.dtype if name == "auto" else getattr(torch, name)
-    return dtype, param.device if device is None else torch.device(device)
+    device = group["history_device"]
+    return stored_dtype(param, group), param.device if device is None else torch.device(device)
 
 
 def fresh_metric(cohort: Cohort, member: Member, slots: int) -> dict[str, Tensor]:
