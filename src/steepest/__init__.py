@@ -1,10 +1,37 @@
 """PyTorch optimizers that take the steepest step in a chosen geometry."""
 
 from steepest import linalg
+from steepest.optim.adamuon import AdaMuon
+from steepest.optim.dion2 import Dion2
+from steepest.optim.matrix import MatrixOptimizer
+from steepest.optim.matrix_options import MatrixOptions
+from steepest.optim.mop import MOP
 from steepest.optim.muon import Muon
+from steepest.optim.muon_hyperball import MuonHyperball
+from steepest.optim.normuon import NorMuon
 from steepest.optim.orthogonalized import OrthogonalizedOptimizer
+from steepest.optim.polargrad import PolarGrad
 from steepest.optim.projected import ProjectionRegularizedSGD
+from steepest.optim.qk_clip import qk_clip_
+from steepest.optim.scion import Scion
+from steepest.optim.spel import Spel
 
 __version__ = "0.1.0"
 
-__all__ = ["Muon", "OrthogonalizedOptimizer", "ProjectionRegularizedSGD", "linalg"]
+__all__ = [
+    "MOP",
+    "AdaMuon",
+    "Dion2",
+    "MatrixOptimizer",
+    "MatrixOptions",
+    "Muon",
+    "MuonHyperball",
+    "NorMuon",
+    "OrthogonalizedOptimizer",
+    "PolarGrad",
+    "ProjectionRegularizedSGD",
+    "Scion",
+    "Spel",
+    "linalg",
+    "qk_clip_",
+]

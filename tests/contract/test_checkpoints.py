@@ -143,7 +143,7 @@ def test_state_holds_only_tensors_and_numbers(started):
         assert isinstance(place[-1], (Tensor, int, float)), place
     for group in optimizer.state_dict()["param_groups"]:
         for name, value in group.items():
-            assert isinstance(value, (bool, int, float, str, list, type(None))), name
+            assert isinstance(value, (bool, int, float, str, list, tuple, type(None))), name
 
 
 def test_loaded_state_is_not_shared_with_a_live_optimizer(case, started):

@@ -62,11 +62,11 @@ def test_every_position_is_in_one_batch(count):
 
 
 def test_the_rest_beside_a_shorter_matrix_is_zero():
-    shapes = [(2, 5), (3, 2), (2, 2)]
-    batch = MatrixBatch(shapes, layout="matrix", dtype=torch.float32, device=torch.device("cpu"))
+    shapes = [(1, 2, 5), (2, 3, 2), (1, 2, 2)]
+    batch = MatrixBatch(shapes, dtype=torch.float32, device=torch.device("cpu"))
     given = [torch.randn(shape) for shape in shapes]
     batch.fill_(given)
-    assert batch.data.shape == (3, 2, 5)
+    assert batch.data.shape == (4, 2, 5)
     assert int((batch.data != 0).sum()) == sum(x.numel() for x in given)
-    for back, x in zip(batch.parameters(batch.data), given, strict=True):
+    for back, x in zip(batch.stacks(batch.data), given, strict=True):
         assert torch.equal(back, x)

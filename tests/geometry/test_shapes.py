@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from steepest.geometry.matrices import as_matrices, matrix_shape
+from steepest.geometry.blocks import Blocks
+from steepest.geometry.matrices import matrix_shape
 from steepest.geometry.scale import shape_factor
 
 
@@ -26,8 +27,9 @@ from steepest.geometry.scale import shape_factor
 def test_matrices_of_a_shape(shape, layout, expected):
     x = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
     assert matrix_shape(shape, layout) == expected
-    assert as_matrices(x, layout).shape == expected
-    assert torch.equal(as_matrices(x, layout).reshape(shape), x)
+    (block,) = Blocks(layout=layout)(x)
+    assert block.matrices().shape == expected
+    assert torch.equal(block.matrices().reshape(shape), x)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def test_five_steps_equal_the_formula(schedule, nesterov, dtype):
         schedule=schedule,
         steps=len(SCHEDULES[schedule].coefficients),
         scale="original",
+        allow_vectors=True,
     )
     weights = [param.detach().double().clone() for param in params]
     averages = [torch.zeros_like(weight) for weight in weights]
@@ -61,7 +62,7 @@ def test_five_steps_equal_the_formula(schedule, nesterov, dtype):
 def test_agrees_with_torch_to_its_bf16_rounding(scale):
     params, reference = parameters(SHAPES[:4], dtype=torch.float32), parameters(SHAPES[:4])
     reference = [Parameter(param.detach().clone()) for param in params]
-    ours = Muon(params, lr=0.02, scale=scale, schedule="simple")
+    ours = Muon(params, lr=0.02, scale=scale, schedule="simple", allow_vectors=True)
     theirs = torch.optim.Muon(reference, lr=0.02, adjust_lr_fn=scale)
     start = [param.detach().clone() for param in params]
     for step in range(5):
@@ -315,7 +316,13 @@ def test_writing_the_last_product_onto_the_weight_changes_nothing(layout, method
         "convolution": [(8, 3, 3, 3), (40, 2, 2), (4, 4, 1, 1, 1)],
         "stack": [(3, 6, 20), (2, 2, 20, 6), (12, 5, 5)],
     }[layout]
-    options = {"lr": 0.05, "weight_decay": 0.1, "weight_decay_method": method, "layout": layout}
+    options = {
+        "lr": 0.05,
+        "weight_decay": 0.1,
+        "weight_decay_method": method,
+        "layout": layout,
+        "allow_vectors": True,
+    }
     results = []
     for kind in (Muon, _Hooked):
         torch.manual_seed(0)
@@ -396,7 +403,7 @@ def test_what_is_not_finite_stays_visible_whatever_the_path(options):
     for kind in (Muon, _Hooked):
         weight = Parameter(torch.ones(6, 9))
         weight.grad = torch.full((6, 9), math.nan)
-        kind([weight], **{"lr": 0.1, "weight_decay": 1.0, **options}).step()
+        kind([weight], **{"lr": 0.1, "weight_decay": 1.0, "nonfinite": "pass", **options}).step()
         results.append(weight.isfinite().sum().item())
     assert results == [0, 0]
 

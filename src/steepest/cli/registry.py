@@ -41,14 +41,30 @@ class Kind:
 
     def options(self) -> dict[str, Any]:
         """Return the names that a user may set, with their defaults; None where there is none."""
-        parameters = inspect.signature(self.make).parameters.values()
-        own = {p.name: p.default for p in parameters if p.name not in _HIDDEN_OPTIONS}
+        if issubclass(self.make, steepest.MatrixOptimizer):
+            every = self.make.default_options()
+        else:
+            every = {p.name: p.default for p in inspect.signature(self.make).parameters.values()}
+        own = {name: value for name, value in every.items() if name not in _HIDDEN_OPTIONS}
         return own if self.takes == "everything" else own | dict.fromkeys(REST_OPTIONS)
+
+
+_MATRIX = (
+    steepest.Muon,
+    steepest.AdaMuon,
+    steepest.NorMuon,
+    steepest.Scion,
+    steepest.PolarGrad,
+    steepest.MOP,
+    steepest.Spel,
+    steepest.MuonHyperball,
+    steepest.Dion2,
+)
 
 
 def _all_kinds() -> dict[str, Kind]:
     ours = [
-        Kind("muon", steepest.Muon, "matrices and convolutions"),
+        *(Kind(make.__name__.lower(), make, "matrices and convolutions") for make in _MATRIX),
         Kind("projected", steepest.ProjectionRegularizedSGD),
     ]
     excluded = (optim.Optimizer, optim.Muon, optim.SparseAdam)  # the last takes sparse gradients

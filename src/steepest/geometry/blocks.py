@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -41,6 +40,11 @@ class Block(NamedTuple):
         """``(batch, rows, columns)``, a view where the strides allow."""
         return self.view.reshape(self.shape)
 
+    def write_(self, matrices: Tensor) -> None:
+        """Write ``(batch, rows, columns)`` into the view."""
+        if matrices.data_ptr() != self.view.data_ptr():  # which it may be a view of
+            self.view.copy_(matrices.reshape(self.view.shape))
+
 
 @dataclass(frozen=True)
 class Blocks:
@@ -64,44 +68,42 @@ class Blocks:
     layout: Layout = "matrix"
     transposed: bool = False
     groups: int = 1
-    split: tuple[int, ...] = ()
+    split: Sequence[int] = ()
     interleaved: int = 1
-    heads: tuple[int, ...] = (1,)
+    heads: Sequence[int] = (1,)
     block_axis: BlockAxis = "rows"
 
     @classmethod
     def of(cls, group: Mapping[str, Any]) -> Blocks:
-        """Return what the options of a parameter group say.
-
-        Raises:
-            ValueError: for an option out of range.
-        """
+        """Return what the options of a parameter group say; not checked."""
         split, heads = group["split"], group["heads"]
-        result = cls(
+        return cls(
             layout=group["layout"],
             transposed=group["transposed"],
             groups=group["groups"],
-            split=() if split is None else _sizes("split", split),
+            split=() if split is None else split,
             interleaved=group["interleaved"],
-            heads=_sizes("heads", [heads] if isinstance(heads, int) else heads),
+            heads=(heads,) if isinstance(heads, int) else heads,
             block_axis=group["block_axis"],
         )
-        result._check()
-        return result
 
     @property
     def plain(self) -> bool:
         """Whether the parameter is just its ``layout``."""
         return self == Blocks(layout=self.layout)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise ``ValueError`` for an option out of range, or two that do not go together."""
         check_layout(self.layout)
+        if self.split != ():
+            _check_sizes("split", self.split)
+        _check_sizes("heads", self.heads)
         if self.block_axis not in get_args(BlockAxis):
             raise ValueError(f"block_axis must be 'rows' or 'columns', got {self.block_axis!r}")
         if not isinstance(self.transposed, bool):
             raise ValueError(f"transposed must be True or False, got {self.transposed!r}")
-        _sizes("groups", [self.groups])
-        _sizes("interleaved", [self.interleaved])
+        _check_sizes("groups", [self.groups])
+        _check_sizes("interleaved", [self.interleaved])
         if self.groups > 1 and self.layout != "convolution":
             raise ValueError(
                 f"groups={self.groups} needs layout='convolution', got {self.layout!r}; "
@@ -112,12 +114,12 @@ class Blocks:
         if len(self.heads) not in {1, max(1, len(self.split))}:
             raise ValueError(
                 f"heads must be one number or one for each of {len(self.split)} blocks of split, "
-                f"got {self.heads}"
+                f"got {tuple(self.heads)}"
             )
         if self.interleaved > 1 and max(self.heads) > 1:
             raise ValueError(
-                f"heads={self.heads} cannot be told apart with interleaved={self.interleaved}; "
-                "use one of them"
+                f"heads={tuple(self.heads)} cannot be told apart with "
+                f"interleaved={self.interleaved}; use one of them"
             )
 
     def __call__(self, x: Tensor) -> list[Block]:
@@ -134,7 +136,7 @@ class Blocks:
         result = [Block(x, lead, 1)]
         if self.split:
             result = self._split(x, axis, lead)
-        heads = self.heads if len(self.heads) == len(result) else self.heads * len(result)
+        heads = self.heads if len(self.heads) == len(result) else [self.heads[0]] * len(result)
         return [
             block
             if count == 1
@@ -151,7 +153,8 @@ class Blocks:
         if length != wanted:
             times = f", {self.interleaved} times" if self.interleaved > 1 else ""
             raise ValueError(
-                f"split={self.split}{times} has {wanted} {self.block_axis}, the parameter {length}"
+                f"split={tuple(self.split)}{times} has {wanted} {self.block_axis}, "
+                f"the parameter {length}"
             )
         if self.interleaved == 1:
             return [Block(part, lead, 1) for part in torch.split(x, list(self.split), axis)]
@@ -160,7 +163,6 @@ class Blocks:
         return [Block(part, lead, rows) for part in torch.split(x, list(self.split), axis + 1)]
 
 
-@lru_cache(maxsize=4096)
 def block_shapes(shape: tuple[int, ...], blocks: Blocks) -> tuple[tuple[int, int, int], ...]:
     """Return (batch, rows, columns) of each block of a parameter of ``shape``.
 
@@ -180,15 +182,73 @@ def block_shapes(shape: tuple[int, ...], blocks: Blocks) -> tuple[tuple[int, int
     return shapes
 
 
+def tiles(stack: Tensor, size: int | None) -> list[Tensor]:
+    """Return views of square tiles of the matrices, the last ones cut off by the edges.
+
+    Args:
+        stack: ``(count, rows, columns)``.
+        size: of a tile's sides; None for the whole.
+
+    Example:
+        >>> [tuple(tile.shape) for tile in tiles(torch.zeros(1, 4, 3), 2)]
+        [(1, 2, 2), (1, 2, 1), (1, 2, 2), (1, 2, 1)]
+    """
+    if size is None:
+        return [stack]
+    strips = torch.split(stack, size, 1)
+    return [tile for strip in strips for tile in torch.split(strip, size, 2)]
+
+
+def untile(
+    found: Sequence[Tensor], pieces: Sequence[Sequence[Tensor]], stacks: Sequence[Tensor]
+) -> list[Tensor]:
+    """Put tiles back together; what is one tile stays as it is.
+
+    Args:
+        found: a tensor in place of each tile, in the order of ``pieces``.
+        pieces: the tiles of each stack.
+        stacks: ``(count, rows, columns)`` each.
+    """
+    result, start = [], 0
+    for own, stack in zip(pieces, stacks, strict=True):
+        mine = found[start : start + len(own)]
+        start += len(own)
+        if len(own) == 1:
+            result.append(mine[0])
+            continue
+        whole = torch.empty(stack.shape, dtype=mine[0].dtype, device=stack.device)
+        for place, tile in zip(tiles(whole, own[0].shape[1]), mine, strict=True):
+            place.copy_(tile)
+        result.append(whole)
+    return result
+
+
+def assemble(stacks: Sequence[Tensor], like: Tensor, blocks: Blocks, dtype: torch.dtype) -> Tensor:
+    """Return a tensor of the parameter's shape from its stacks, perhaps in their memory.
+
+    Args:
+        stacks: ``(count, rows, columns)``, one for each block.
+        like: the parameter.
+        blocks: how it is divided.
+        dtype: of the result.
+    """
+    if blocks.plain:
+        return stacks[0].reshape(like.shape).to(dtype)
+    result = torch.empty_like(like, dtype=dtype)
+    for block, stack in zip(blocks(result), stacks, strict=True):
+        block.write_(stack)
+    return result
+
+
 def _unflatten(x: Tensor, axis: int, count: int, what: str) -> Tensor:
     if x.shape[axis] % count != 0:
         raise ValueError(f"{what} does not divide an axis of {x.shape[axis]}")
     return torch.unflatten(x, axis, (count, x.shape[axis] // count))
 
 
-def _sizes(name: str, values: object) -> tuple[int, ...]:
+def _check_sizes(name: str, values: object) -> None:
     if isinstance(values, Sequence) and not isinstance(values, str):
         sizes = tuple(values)
         if sizes and all(type(size) is int and size >= 1 for size in sizes):
-            return sizes
+            return
     raise ValueError(f"{name} must hold integers >= 1, got {values!r}")

@@ -54,14 +54,6 @@ def check_layout(layout: str) -> None:
         raise ValueError(f"layout must be one of {', '.join(get_args(Layout))}, got {layout!r}")
 
 
-def as_matrices(x: Tensor, layout: Layout) -> Tensor:
-    """Return ``x`` as ``(batch, rows, columns)``, a view where its strides allow.
-
-    The inverse is ``result.reshape(x.shape)``.
-    """
-    return x.reshape(matrix_shape(x.shape, layout))
-
-
 def view_as_batch(x: Tensor, layout: Layout) -> Tensor | None:
     """Return ``x`` as wide matrices ``(batch, short, long)`` in its own memory.
 
@@ -69,19 +61,18 @@ def view_as_batch(x: Tensor, layout: Layout) -> Tensor | None:
     """
     if x.ndim > 2 and not x.is_contiguous():
         return None
-    matrices = as_matrices(x, layout)
+    matrices = x.reshape(matrix_shape(x.shape, layout))
     return matrices.mT if matrices.shape[-2] > matrices.shape[-1] else matrices
 
 
 class MatrixBatch:
-    """Matrices of several parameters, all with the same short side, in one memory.
+    """Stacks of matrices, all with the same short side, in one memory.
 
     Tall and wide matrices share a batch: each is seen with its short side first. Where the long
     sides differ, zeros fill the rest.
 
     Args:
-        shapes: shape of each parameter.
-        layout: how they are seen as matrices, ``short × long`` or ``long × short``.
+        shapes: (count, rows, columns) of each stack, ``short × long`` or ``long × short``.
         dtype: of the memory.
         device: of the memory.
 
@@ -91,75 +82,42 @@ class MatrixBatch:
 
     def __init__(
         self,
-        shapes: Sequence[Sequence[int]],
+        shapes: Sequence[tuple[int, int, int]],
         *,
-        layout: Layout,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self._shapes = shapes
-        self.matrices = [matrix_shape(shape, layout) for shape in shapes]
-        plain = all(len(shape) == 2 for shape in shapes)  # one matrix each, as it stands
-        self._only = plain and len(shapes) == 1
-        if self._only:  # as the parameter lies in memory, tall or wide
-            rows, columns = shapes[0]
-            self.data = torch.empty(1, rows, columns, dtype=dtype, device=device)
-            self.data = self.data.mT if rows > columns else self.data
+        self.shapes = shapes
+        longs = {max(rows, columns) for _, rows, columns in shapes}
+        self._padded = len(longs) > 1
+        if len(shapes) == 1:  # as it lies in memory, tall or wide
+            count, rows, columns = shapes[0]
+            memory = torch.empty(count, rows, columns, dtype=dtype, device=device)
+            self.data = memory.mT if rows > columns else memory
             return
-        longs = {max(rows, columns) for _, rows, columns in self.matrices}
-        self._stacked = plain and len(longs) == 1
-        count = sum(batch for batch, _, _ in self.matrices)
-        new = torch.empty if len(longs) == 1 else torch.zeros
-        short = min(self.matrices[0][1:])
-        self.data = new((count, short, max(longs)), dtype=dtype, device=device)
+        count = sum(count for count, _, _ in shapes)
+        new = torch.zeros if self._padded else torch.empty
+        self.data = new((count, min(shapes[0][1:]), max(longs)), dtype=dtype, device=device)
 
-    def fill_(self, tensors: Sequence[Tensor]) -> None:
-        """Write a tensor of each parameter's shape into the memory."""
-        single = self.single()
-        if single is not None:
-            single.copy_(tensors[0])
+    def fill_(self, stacks: Sequence[Tensor]) -> None:
+        """Write a tensor of each stack's shape into the memory."""
+        one_dtype = all(stack.dtype == self.data.dtype for stack in stacks)
+        if len(stacks) > 1 and one_dtype and not self._padded:
+            torch.cat([x.mT if x.shape[1] > x.shape[2] else x for x in stacks], out=self.data)
             return
-        if self._stacked and tensors[0].dtype == self.data.dtype:
-            oriented = [x.mT if x.shape[0] > x.shape[1] else x for x in tensors]
-            torch.stack(oriented, out=self.data)
-            return
-        for slot, tensor in zip(self.slots(self.data), tensors, strict=True):
-            slot.copy_(tensor.reshape(slot.shape))
+        for slot, stack in zip(self.stacks(self.data), stacks, strict=True):
+            slot.copy_(stack)
 
-    def single(self) -> Tensor | None:
-        """The memory in the shape of the parameter, where it is one plain matrix; else None."""
-        if not self._only:
-            return None
-        rows, columns = self._shapes[0]
-        matrix: Tensor = self.data[0]
-        return matrix.mT if rows > columns else matrix
-
-    def slots(self, data: Tensor) -> list[Tensor]:
-        """Return a view of the memory for each parameter, ``(batch, rows, columns)``.
+    def stacks(self, data: Tensor) -> list[Tensor]:
+        """Return a view of the memory for each stack, ``(count, rows, columns)``.
 
         Args:
             data: ``self.data``, or other memory of the same shape.
         """
-        pieces = torch.split(data, [each[0] for each in self.matrices])
+        pieces = torch.split(data, [count for count, _, _ in self.shapes])
         longest = data.shape[-1]
         result = []
-        for piece, (_, rows, columns) in zip(pieces, self.matrices, strict=True):
+        for piece, (_, rows, columns) in zip(pieces, self.shapes, strict=True):
             own = piece if max(rows, columns) == longest else piece[..., : max(rows, columns)]
             result.append(own.mT if rows > columns else own)
         return result
-
-    def parameters(self, data: Tensor) -> list[Tensor]:
-        """Return the contents of ``data`` in the shape of each parameter."""
-        if self._only or self._stacked:
-            return [
-                x.mT if rows > columns else x
-                for x, (_, rows, columns) in zip(data.unbind(), self.matrices, strict=True)
-            ]
-        slots = self.slots(data)
-        return [slot.reshape(shape) for slot, shape in zip(slots, self._shapes, strict=True)]
-
-
-def sides(shape: Sequence[int], layout: Layout) -> tuple[int, int]:
-    """Return the short and the long side of the matrices of a parameter."""
-    _, rows, columns = matrix_shape(shape, layout)
-    return min(rows, columns), max(rows, columns)

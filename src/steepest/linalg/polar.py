@@ -70,7 +70,7 @@ def polar(
     Source: Higham, Functions of Matrices (2008), ch. 8; tables as ``SCHEDULES`` says.
     """
     check_matrices(x)
-    _check_method(method, tolerance)
+    check_method(method, tolerance)
     if tolerance is not None:
         return _on_normalized(x, lambda y: _within(y, tolerance, x.dtype), dtype=dtype)
     if method in ("auto", "newton_schulz", "gram_newton_schulz"):
@@ -309,7 +309,8 @@ def _robust(y: Tensor, cut: float) -> Tensor:
     return result
 
 
-def _check_method(method: Method, tolerance: float | None) -> None:
+def check_method(method: str, tolerance: float | None) -> None:
+    """Raise ``ValueError`` for an unknown method, or a tolerance that it cannot have."""
     if method not in get_args(Method):
         raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {method!r}")
     if tolerance is None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-WeightDecayMethod = Literal["decoupled", "independent", "l2"]
+WeightDecayMethod = Literal["decoupled", "independent", "l2", "palm", "cautious", "spectral"]
+
+# those that need nothing but the entries of weight, gradient and update
+ELEMENTWISE_METHODS = tuple(m for m in get_args(WeightDecayMethod) if m != "spectral")
 
 
 def decay_(
@@ -21,13 +24,23 @@ def decay_(
 ) -> list[Tensor]:
     r"""Decay the weights in place and return the gradients to go on with.
 
-    ===========  ==================  ==========================================
-    ``method``   formula             source
-    ===========  ==================  ==========================================
-    decoupled    W ← W − ηλW         Loshchilov & Hutter, arXiv:1711.05101
-    independent  W ← W − λW          the same, without the learning rate
-    l2           G ← G + λW          the gradient of λ‖W‖²/2
-    ===========  ==================  ==========================================
+    ===========  ============================================  ================================
+    ``method``   formula                                       source
+    ===========  ============================================  ================================
+    decoupled    W ← W − ηλW                                   Loshchilov & Hutter,
+                                                               arXiv:1711.05101
+    independent  W ← W − λW                                    the same, without η
+    l2           G ← G + λW                                    the gradient of λ‖W‖²/2
+    palm         W ← W − η²λW                                  Chowdhery et al.,
+                                                               arXiv:2204.02311
+    cautious     W ← W − ηλW where the signs of W and of the   Chen et al., arXiv:2510.12402
+                 update are not opposite
+    spectral     W ← W − ηλ·U max(Σ − cap, 0)Vᵀ, W = UΣVᵀ,      a decay that spares what a
+                 each matrix of the parameter by itself        matrix needs
+    ===========  ============================================  ================================
+
+    The last two do nothing here: "cautious" is applied with the update, by ``decay_cautiously_``,
+    and "spectral" by the optimizers that know the matrices of a parameter.
 
     Args:
         params: W of each parameter, changed in place unless ``method`` is "l2".
@@ -46,17 +59,31 @@ def decay_(
         return list(gradients)
     if method == "l2":
         return list(torch._foreach_add(list(gradients), list(params), alpha=weight_decay))
-    torch._foreach_mul_(list(params), kept_share(lr=lr, weight_decay=weight_decay, method=method))
+    keep = kept_share(lr=lr, weight_decay=weight_decay, method=method)
+    if method not in ("cautious", "spectral"):
+        torch._foreach_mul_(list(params), keep)
     return list(gradients)
 
 
+def decay_cautiously_(param: Tensor, update: Tensor, *, lr: float, weight_decay: float) -> None:
+    """W ← W − ηλW in place, where the update does not move the weight away from zero.
+
+    Args:
+        param: W.
+        update: U, of the same shape.
+        lr: η.
+        weight_decay: λ.
+    """
+    agree = param.sign() * update.sign() >= 0
+    param.mul_(torch.where(agree, 1.0 - float(lr * weight_decay), 1.0).to(param.dtype))
+
+
 def kept_share(*, lr: float, weight_decay: float, method: WeightDecayMethod) -> float:
-    """Return the number that decay multiplies the weights by; 1 for "l2".
+    """Return the number that decay multiplies all weights by; 1 where it is not that simple.
 
     Example:
         >>> kept_share(lr=0.5, weight_decay=0.5, method="decoupled")
         0.75
     """
-    if method == "l2":
-        return 1.0
-    return 1.0 - float(lr * weight_decay if method == "decoupled" else weight_decay)
+    rates = {"decoupled": lr, "independent": 1.0, "palm": lr * lr}
+    return 1.0 - float(rates.get(method, 0.0) * weight_decay)

@@ -13,7 +13,10 @@ from torch.optim.optimizer import ParamsT
 from steepest.linalg.precision import MatmulPrecision, matmul_precision
 from steepest.optim import checks
 from steepest.optim.base import Entry, SteepestOptimizer
+from steepest.optim.checked import Nonfinite
 from steepest.optim.decay import WeightDecayMethod
+from steepest.optim.hooks import Hooks
+from steepest.optim.low_precision import LowPrecision, is_narrow, narrow_, wide_weight
 from steepest.optim.momentum import average_, averaged
 
 _log = logging.getLogger(__name__)
@@ -51,12 +54,21 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         momentum: μ in [0, 1).
         weight_decay: λ, at least 0.
         nesterov: whether to look ahead.
-        weight_decay_method: "decoupled", "independent" or "l2".
+        weight_decay_method: "decoupled", "independent", "l2", "palm" or "cautious".
         fp32_matmul_prec: ``torch.set_float32_matmul_precision`` while orthogonalizing, restored
             after: "highest", "high" or "medium".
         scaled_orthogonalize_fn: maps D to U; it gets a tensor of its own to work on. Without one
             it is the identity and the step is plain momentum SGD; a warning is logged, unless
             ``orthogonalize`` is overridden.
+        hooks: weight-update hooks, names or pairs (name, number): "hyperball" with a radius,
+            "radial_brake" with the share of growth that is left, "relative_update" with a factor.
+        maximize: whether to step along the gradient instead of against it.
+        nonfinite: what a gradient that is not finite does: "raise" an error, "skip" this step of
+            all parameters without a trace, or "pass" into the step. On an accelerator the check
+            waits for the gradients, once a step.
+        low_precision: how weights in 16 bits take a step: rounded to "nearest", which loses what
+            is below half of their last bit; "stochastic", rounded at random so that the mean is
+            right, from a seed of the step; or with a "float32" copy in the state.
         **kwargs: more options with their defaults, which groups may override and ``orthogonalize``
             receives. An override should end in ``**kwargs``: it gets all options of the group,
             with those that schedulers add.
@@ -66,7 +78,8 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
             ``orthogonalize`` is not overridden.
 
     State:
-        ``momentum_buffer``: M, of the parameter's shape.
+        ``momentum_buffer``: M, of the parameter's shape; where they are needed ``step``, a number,
+        ``hyperball_radius`` and ``float32_weight``.
 
     Example:
         >>> from steepest.linalg import newton_schulz
@@ -98,6 +111,10 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         weight_decay_method: WeightDecayMethod,
         fp32_matmul_prec: MatmulPrecision,
         scaled_orthogonalize_fn: Callable[[Tensor], Tensor] | None = None,
+        hooks: Hooks = (),
+        maximize: bool = False,
+        nonfinite: Nonfinite = "raise",
+        low_precision: LowPrecision = "nearest",
         **kwargs: Any,
     ) -> None:
         self.scaled_orthogonalize_fn = scaled_orthogonalize_fn or identity
@@ -114,6 +131,10 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
             "nesterov": nesterov,
             "weight_decay_method": weight_decay_method,
             "fp32_matmul_prec": fp32_matmul_prec,
+            "hooks": hooks,
+            "maximize": maximize,
+            "nonfinite": nonfinite,
+            "low_precision": low_precision,
         }
         super().__init__(params, {**options, **kwargs})
 
@@ -146,9 +167,7 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         super()._check_options(group)
         checks.below_one("momentum", group["momentum"])
         checks.flag("nesterov", group["nesterov"])
-        checks.choice(
-            "weight_decay_method", group["weight_decay_method"], get_args(WeightDecayMethod)
-        )
+        checks.choice("low_precision", group["low_precision"], get_args(LowPrecision))
         checks.choice("fp32_matmul_prec", group["fp32_matmul_prec"], get_args(MatmulPrecision))
         reserved = sorted({"self", "param", "grad"} & group.keys())
         if reserved:
@@ -179,6 +198,40 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
                 f"the loaded momentum_buffer of {name} has shape "
                 f"{tuple(state['momentum_buffer'].shape)}, the parameter {tuple(param.shape)}"
             )
+
+    def _weights(self, part: Sequence[Entry]) -> list[Tensor]:
+        return [
+            wide_weight(entry.param, self.state[entry.param], method=entry.group["low_precision"])
+            if is_narrow(entry.param, entry.group["low_precision"])
+            else entry.param
+            for entry in part
+        ]
+
+    def _store(self, part: Sequence[Entry], weights: Sequence[Tensor]) -> None:
+        for entry, weight in zip(part, weights, strict=True):
+            if weight is not entry.param:
+                narrow_(
+                    entry.param,
+                    weight,
+                    self.state[entry.param],
+                    method=entry.group["low_precision"],
+                    place=entry.place,
+                )
+
+    def _count_steps(self, part: Sequence[Entry]) -> None:
+        """Count the steps of the parameters whose step depends on their number."""
+        for entry in part:
+            if self._counts(entry):
+                state = self.state[entry.param]
+                state["step"] = state.get("step", 0) + 1
+
+    def _counts(self, entry: Entry) -> bool:
+        method = entry.group["low_precision"]
+        return method == "stochastic" and is_narrow(entry.param, method)
+
+    def _step_part(self, part: Sequence[Entry]) -> None:
+        self._count_steps(part)
+        super()._step_part(part)
 
     def _directions(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> list[Tensor]:
         return [

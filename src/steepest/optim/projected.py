@@ -12,9 +12,9 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from steepest.geometry.window import Metric
 from steepest.linalg.rows import wide_dtype
-from steepest.optim import checks
 from steepest.optim.base import Entry, SteepestOptimizer
 from steepest.optim.decay import WeightDecayMethod
+from steepest.optim.hooks import Hooks
 from steepest.optim.momentum import average_, averaged
 from steepest.optim.window_blocks import blocks, cohorts
 from steepest.optim.window_checks import (
@@ -99,7 +99,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         momentum: μ in [0, 1); M ← μM + (1 - μ)d replaces d.
         nesterov: whether (1 - μ)d + μM does.
         weight_decay: at least 0; may differ by group.
-        weight_decay_method: "decoupled", "independent" or "l2".
+        weight_decay_method: "decoupled", "independent", "l2", "palm" or "cautious".
         history_stride: every how many steps a gradient is kept; until then the newest column is
             replaced.
         history_dtype: of the columns, "auto" for that of the parameter, "float32", "bfloat16" or
@@ -107,6 +107,9 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         history_device: of the columns, such as "cpu"; None for that of the parameter.
         nonfinite: "raise", or "skip" to leave out a step with a gradient that is not finite or
             too large, without a trace.
+        hooks: around the update of each parameter: names or pairs (name, number), "hyperball",
+            "radial_brake" and "relative_update".
+        maximize: whether to step along the gradient instead of against it.
 
     Raises:
         ValueError: for an option out of range, one that must be equal in all groups and is not, one
@@ -140,6 +143,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
     _required_state: ClassVar[frozenset[str]] = frozenset(
         {"step", "damping", "column_step", "weights", "history"}
     )
+    _nonfinite: ClassVar[tuple[str, ...]] = get_args(Nonfinite)
 
     def __init__(
         self,
@@ -169,6 +173,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         history_dtype: HistoryDtype = "auto",
         history_device: str | None = None,
         nonfinite: Nonfinite = "raise",
+        hooks: Hooks = (),
+        maximize: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -197,6 +203,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
                 "history_dtype": history_dtype,
                 "history_device": None if history_device is None else str(history_device),
                 "nonfinite": nonfinite,
+                "hooks": hooks,
+                "maximize": maximize,
             },
         )
 
@@ -205,9 +213,6 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
     def _check_options(self, group: Mapping[str, Any]) -> None:
         super()._check_options(group)
         check_options(group)
-        checks.choice(
-            "weight_decay_method", group["weight_decay_method"], get_args(WeightDecayMethod)
-        )
 
     def _check_group(self, index: int) -> None:
         super()._check_group(index)
@@ -276,6 +281,9 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
 
     # --- the step -------------------------------------------------------------------------------
 
+    def _skips(self, entries: Sequence[Entry]) -> bool:
+        return False  # the Gram matrix tells, without a pass of its own over the gradients
+
     def _parts(self, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
         if entries:  # all at once, so that all can be looked at before any is changed
             yield entries
@@ -302,13 +310,13 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
     def _take(self, extension: Extension) -> None:
         """Step the blocks whose metric works on the Gram matrix of the columns."""
         coefficients, total = take_(extension, self.state)
-        newest, start, hooked = extension.columns.newest, 0, self._hooked()
+        newest, start = extension.columns.newest, 0
         most = torch.finfo(torch.float32).max  # beyond it they would make NaN of zeros
         narrow = coefficients.clamp(-most, most).float()
         for pack in extension.packs:
             stop = start + len(pack.items)
             own = coefficients if pack.history.dtype == torch.float64 else narrow
-            if hooked or not self._in_one_pass(pack):
+            if not self._in_one_pass(pack):
                 updates = pack_directions_(pack, own[start:stop], newest)
                 entries = [item.entry for item in pack.items if item.entry is not None]
                 self._move(entries, updates)
@@ -326,6 +334,8 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
             and entry is not None
             and entry.param.is_contiguous()
             and not entry.group["nesterov"]
+            and not self._hooked(entry.group)
+            and entry.group["weight_decay_method"] != "cautious"
         )
 
     def _move(self, entries: Sequence[Entry], directions: Sequence[Tensor]) -> None:
@@ -346,7 +356,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
                 found = averaged(
                     averages, found, momentum=group["momentum"], nesterov=group["nesterov"]
                 )
-                if not group["nesterov"] and self._hooked():
+                if not group["nesterov"] and self._hooked(group):
                     found = [average.clone() for average in found]  # hooks may write into them
             updates += found
         self._apply(entries, updates)
