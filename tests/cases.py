@@ -35,6 +35,12 @@ class Case:
     coupled: bool = False
     closed_options: bool = True
 
+    @property
+    def counts(self) -> bool:
+        """Whether the step depends on how many a parameter has had, even of zero gradients."""
+        namo = self.options.get("second_moment") == "namo"
+        return namo or self.options.get("period", 1) > 1
+
     def build(self, params: Iterable[Any], **options: Any) -> Optimizer:
         return self.make(params, **{**self.options, **options})
 
@@ -69,6 +75,33 @@ def _projected(name: str, **options: Any) -> Case:
     return Case(name, steepest.ProjectionRegularizedSGD, {"lr": 0.1, **options}, coupled=True)
 
 
+# the named optimizers of the family, apart from Muon
+MATRIX_CLASSES = (
+    steepest.AdaMuon,
+    steepest.NorMuon,
+    steepest.Scion,
+    steepest.PolarGrad,
+    steepest.MOP,
+    steepest.Spel,
+    steepest.MuonHyperball,
+    steepest.Dion2,
+)
+
+# options that go another way through the engine, several at once where they are independent
+VARIANTS: Sequence[tuple[str, dict[str, Any]]] = (
+    ("namo", {"second_moment": "namo", "tolerance": 1e-6}),
+    ("namo-raw", {"second_moment": "namo_raw", "nesterov": False, "method": "eigh"}),
+    ("adamuon", {"second_moment": "adamuon", "weight_decay_method": "palm"}),
+    ("normuon-long", {"second_moment": "normuon_long", "weight_decay_method": "cautious"}),
+    ("clipped", {"clip": (0.1, 0.5), "scale": "none", "weight_decay_method": "l2"}),
+    ("spectral-decay", {"weight_decay_method": "spectral", "method": "left"}),
+    ("period", {"period": 3}),
+    ("tiles", {"period": 2, "block_size": 2, "second_moment": "normuon"}),
+    ("row", {"norm": "row", "hooks": ("relative_update", ("radial_brake", 0.3))}),
+    ("column", {"norm": "column", "low_precision": "nearest", "block_size": 2}),
+    ("sign", {"norm": "sign", "low_precision": "float32", "hooks": (("hyperball", 2.0),)}),
+)
+
 CASES: Sequence[Case] = (
     _matrices("orthogonalized", steepest.OrthogonalizedOptimizer, closed=False, **_BASE),
     _matrices(
@@ -91,6 +124,8 @@ CASES: Sequence[Case] = (
         weight_decay_method="independent",
         weight_decay=0.01,
     ),
+    *(_matrices(make.__name__.lower(), make, lr=0.01) for make in MATRIX_CLASSES),
+    *(_matrices(f"muon-{name}", steepest.Muon, lr=0.01, **options) for name, options in VARIANTS),
     _projected("projected-window"),
     _projected("projected-window-beta", beta=0.3, weight_decay=0.01, tail_tolerance=1e-3),
     _projected("projected-window-l2", weight_decay=0.01, weight_decay_method="l2"),
@@ -109,6 +144,8 @@ CASES: Sequence[Case] = (
         history_stride=2,
     ),
     _projected("projected-blocks", block="parameter", momentum=0.9),
+    _projected("projected-hooks", hooks=("hyperball",)),
+    _projected("projected-cautious", weight_decay=0.01, weight_decay_method="cautious"),
 )
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)

@@ -73,7 +73,9 @@ def test_zero_and_tiny_first_gradients_stay_finite(case, scale):
     if scale == 0.0:
         assert all(map(torch.equal, params, start))
     run(optimizer, params, range(1, 4))
-    if scale == 0.0 and not case.coupled:  # as if the run had started at the second step
+    if (
+        scale == 0.0 and not case.coupled and not case.counts
+    ):  # as if the run had started at the second step
         late = parameters(shapes_for(case))
         run(case.build(late, weight_decay=0.0), late, range(1, 4))
         assert all(map(torch.equal, params, late))

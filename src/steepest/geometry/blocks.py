@@ -193,32 +193,28 @@ def tiles(stack: Tensor, size: int | None) -> list[Tensor]:
         >>> [tuple(tile.shape) for tile in tiles(torch.zeros(1, 4, 3), 2)]
         [(1, 2, 2), (1, 2, 1), (1, 2, 2), (1, 2, 1)]
     """
-    if size is None:
+    if size is None or stack.numel() == 0:
         return [stack]
     strips = torch.split(stack, size, 1)
     return [tile for strip in strips for tile in torch.split(strip, size, 2)]
 
 
-def untile(
-    found: Sequence[Tensor], pieces: Sequence[Sequence[Tensor]], stacks: Sequence[Tensor]
-) -> list[Tensor]:
+def untile(found: Sequence[Tensor], stacks: Sequence[Tensor], size: int | None) -> list[Tensor]:
     """Put tiles back together; what is one tile stays as it is.
 
     Args:
-        found: a tensor in place of each tile, in the order of ``pieces``.
-        pieces: the tiles of each stack.
+        found: a tensor in place of each tile of each stack, in the order of ``tiles``.
         stacks: ``(count, rows, columns)`` each.
+        size: as for ``tiles``.
     """
+    if size is None:
+        return list(found)
     result, start = [], 0
-    for own, stack in zip(pieces, stacks, strict=True):
-        mine = found[start : start + len(own)]
-        start += len(own)
-        if len(own) == 1:
-            result.append(mine[0])
-            continue
-        whole = torch.empty(stack.shape, dtype=mine[0].dtype, device=stack.device)
-        for place, tile in zip(tiles(whole, own[0].shape[1]), mine, strict=True):
-            place.copy_(tile)
+    for stack in stacks:
+        whole = torch.empty(stack.shape, dtype=found[start].dtype, device=stack.device)
+        for place in tiles(whole, size):
+            place.copy_(found[start])
+            start += 1
         result.append(whole)
     return result
 

@@ -135,6 +135,9 @@ class Geometry:
         Returns:
             A tensor of its own for each stack, of its shape, at least in float32 or as wide as it.
         """
+        if not all(stack.numel() for stack in stacks):
+            found = iter(self.directions([stack for stack in stacks if stack.numel()]))
+            return [next(found) if stack.numel() else torch.zeros_like(stack) for stack in stacks]
         if not stacks:
             return []
         if self.norm != "spectral":
@@ -149,8 +152,8 @@ class Geometry:
         if self.method in ("left", "right"):  # which transposition would exchange
             side: Literal["left", "right"] = "left" if self.method == "left" else "right"
             return [one_sided_polar(x.to(dtype), side=side) for x in stacks]
-        found = in_batches(stacks, self._of_batch, dtype=dtype, batch_bytes=self.batch_bytes)
-        return [x.to(iteration_dtype(x.dtype)) for x in found]
+        batched = in_batches(stacks, self._of_batch, dtype=dtype, batch_bytes=self.batch_bytes)
+        return [x.to(iteration_dtype(x.dtype)) for x in batched]
 
     def _of_batch(self, x: Tensor) -> Tensor:
         if self.iterates:
@@ -166,7 +169,7 @@ class Geometry:
 
 def _unit(x: Tensor, *, dim: int) -> Tensor:
     """Return ``x`` over its length along a dimension, at any scale; zeros stay."""
-    largest = x.abs().amax(dim=dim, keepdim=True) if x.numel() else x
+    largest = x.abs().amax(dim=dim, keepdim=True)
     scaled = x / torch.where(largest == 0.0, 1.0, largest)
     length = torch.linalg.vector_norm(scaled, dim=dim, keepdim=True)
     unit: Tensor = scaled / torch.where(length == 0.0, 1.0, length)

@@ -28,7 +28,7 @@ def in_batches(
     The function must commute with transposition, and with the appending of zero columns.
 
     Args:
-        stacks: ``(count, rows, columns)`` each, on one device; not changed.
+        stacks: ``(count, rows, columns)`` each, not empty, on one device; not changed.
         function: gets memory that it may overwrite, and returns a tensor of its shape.
         dtype: which it gets.
         batch_bytes: what a batch may take, if it holds more than one matrix.
@@ -36,24 +36,16 @@ def in_batches(
     Returns:
         A tensor of its own for each stack, of its shape and of ``dtype``.
     """
-    results = [torch.zeros_like(stack, dtype=dtype) if stack.numel() == 0 else stack
-               for stack in stacks]  # fmt: skip
-    filled = [place for place, stack in enumerate(stacks) if stack.numel() > 0]
-    shapes: list[tuple[int, int, int]] = [
-        (stack.shape[0], stack.shape[1], stack.shape[2]) for stack in stacks
-    ]
-    own = [shapes[place] for place in filled]
-    for places in batches(own, dtype=dtype, batch_bytes=batch_bytes):
-        chosen = [filled[place] for place in places]
-        batch = MatrixBatch(
-            [shapes[place] for place in chosen], dtype=dtype, device=stacks[chosen[0]].device
-        )
-        batch.fill_([stacks[place] for place in chosen])
+    results = list(stacks)
+    shapes: list[tuple[int, int, int]] = [(len(x), x.shape[1], x.shape[2]) for x in stacks]
+    for places in batches(shapes, dtype=dtype, batch_bytes=batch_bytes):
+        own = [shapes[place] for place in places]
+        batch = MatrixBatch(own, dtype=dtype, device=stacks[places[0]].device)
+        batch.fill_([stacks[place] for place in places])
         short, long = batch.data.shape[-2:]
         limit = batch_limit(short, long, dtype, batch_bytes=batch_bytes)
-        for place, result in zip(
-            chosen, batch.stacks(_in_pieces(batch.data, function, limit)), strict=True
-        ):
+        found = batch.stacks(_in_pieces(batch.data, function, limit))
+        for place, result in zip(places, found, strict=True):
             results[place] = result
     return results
 

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from steepest.optim import checks
 from steepest.optim.checked import CheckedOptimizer
 from steepest.optim.decay import decay_, decay_cautiously_
-from steepest.optim.hooks import HookFunction, hook_contexts, note_start_
+from steepest.optim.hooks import HookFunction, hook_contexts
 
 
 class Entry(NamedTuple):
@@ -118,9 +118,6 @@ class SteepestOptimizer(CheckedOptimizer):
         self._check_gradients(entries)
         if self._skips(entries):
             return loss
-        for entry in entries:
-            if entry.group["hooks"]:
-                note_start_(entry.param, entry.group["hooks"], self.state[entry.param])
         for part in self._parts(entries):
             self._step_part(part)
         return loss

@@ -51,15 +51,8 @@ def check_radius(param: Tensor, hooks: Hooks, name: str) -> None:
         )
 
 
-def note_start_(param: Tensor, hooks: Hooks, state: MutableMapping[str, Any]) -> None:
-    """Record what hooks need of a weight before anything has changed it."""
-    for hook in hooks:
-        if _parts(hook) == ("hyperball", None) and _RADIUS not in state:
-            state[_RADIUS] = _norm(param)
-
-
 def hook_contexts(
-    hooks: Hooks, weight: Tensor, update: Tensor, state: Mapping[str, Any]
+    hooks: Hooks, weight: Tensor, update: Tensor, state: MutableMapping[str, Any]
 ) -> Iterator[AbstractContextManager[object]]:
     r"""Yield a context for each hook, to be entered in this order around W ← W − ηU.
 
@@ -72,15 +65,15 @@ def hook_contexts(
     ===================  ========================  ===========================================
 
     All norms are Frobenius norms of the whole parameter. The number that may follow a name is R
-    for "hyperball", by default the norm of the weight at its first step; s in [0, 1] for
-    "radial_brake", by default 0.5; and c for "relative_update", by default 1. A zero update leaves
-    the weight as it is.
+    for "hyperball", by default the norm of the weight before its first update, after decay; s in
+    [0, 1] for "radial_brake", by default 0.5; and c for "relative_update", by default 1. A zero
+    update leaves the weight as it is.
 
     Args:
         hooks: names, or pairs (name, number).
         weight: W, changed in place by what comes after.
         update: U, changed in place by what comes before.
-        state: of the parameter, with what ``note_start_`` has recorded.
+        state: of the parameter, where "hyperball" keeps its radius.
 
     Source: Wen et al., Hyperball optimization (2025), https://whenwen.github.io/; for the trust
     ratio of "relative_update", You et al., arXiv:1708.03888.
@@ -88,6 +81,8 @@ def hook_contexts(
     for hook in hooks:
         name, value = _parts(hook)
         if name == "hyperball":
+            if value is None and _RADIUS not in state:
+                state[_RADIUS] = _norm(weight)
             yield _hyperball(weight, update, state[_RADIUS] if value is None else value)
         elif name == "radial_brake":
             yield _radial_brake(weight, 0.5 if value is None else value)

@@ -300,9 +300,8 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
         if group["second_moment"] == "adamuon_sign":
             stacks = [stack.sign() for stack in stacks]
         if whole or size is not None:
-            pieces = [tiles(stack, size) for stack in stacks]
-            flat = [tile for own in pieces for tile in own]
-            found = untile(self._find_directions(flat, group), pieces, stacks)
+            flat = [tile for stack in stacks for tile in tiles(stack, size)]
+            found = untile(self._find_directions(flat, group), stacks, size)
         else:
             found = [as_long_as_orthogonal(stack) for stack in stacks]
         adapt(found)
@@ -372,7 +371,8 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
     def _decay(self, part: Sequence[Entry], weights: Sequence[Tensor]) -> list[Tensor]:
         for entry, weight in zip(part, weights, strict=True):
             group = entry.group
-            if group["weight_decay_method"] == "spectral" and group["weight_decay"] != 0.0:
+            spectral = group["weight_decay_method"] == "spectral" and weight.numel() > 0
+            if spectral and group["weight_decay"] != 0.0:
                 share = float(group["lr"]) * group["weight_decay"]
                 for block in Blocks.of(group)(weight):
                     stack = block.matrices()

@@ -103,8 +103,8 @@ def adapt_(
                 torch.linalg.vector_norm(x, dim=(1, 2), dtype=torch.float64)
                 for x in (gradients[place], averages[place])
             ]
-            own.lerp_(norms[0].square(), 1.0 - beta2)
-            factor = norms[1] / (own.sqrt() + eps)
+            own.lerp_(norms[0].square().to(own.dtype), 1.0 - beta2)
+            factor = norms[1] / (own.double().sqrt() + eps)
             if method == "namo":
                 factor = factor * correction
             direction.mul_(factor.to(direction.dtype)[:, None, None])
@@ -117,10 +117,12 @@ def adapt_(
             own = moments[start : start + math.prod(sizes)].view(sizes)
             start += math.prod(sizes)
         squares = direction.square()
-        own.lerp_(squares if method in _ENTRYWISE else squares.mean(along, keepdim=True), 1 - beta2)
+        if method not in _ENTRYWISE:
+            squares = squares.mean(along, keepdim=True)
+        own.lerp_(squares.to(own.dtype), 1.0 - beta2)  # a checkpoint may have changed its dtype
         if method in _ENTRYWISE:
             blocks[place].write_(own)
-        direction.div_(own.sqrt().add_(eps))
+        direction.div_(own.to(direction.dtype).sqrt().add_(eps))
         length = torch.linalg.vector_norm(direction, dim=(1, 2), keepdim=True)
         direction.mul_(lengths[place] / torch.where(length > 0.0, length, 1.0))
 
