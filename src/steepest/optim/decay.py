@@ -74,8 +74,8 @@ def decay_cautiously_(param: Tensor, update: Tensor, *, lr: float, weight_decay:
         lr: η.
         weight_decay: λ.
     """
-    agree = param.sign() * update.sign() >= 0
-    param.mul_(torch.where(agree, 1.0 - float(lr * weight_decay), 1.0).to(param.dtype))
+    agree = (param.sign() * update.sign() >= 0).to(param.dtype)
+    param.mul_(agree.mul_(-float(lr * weight_decay)).add_(1.0))
 
 
 def kept_share(*, lr: float, weight_decay: float, method: WeightDecayMethod) -> float:
