@@ -14,6 +14,14 @@ GRID_RATIO = 10.0**0.5
 GRID_CENTRES: dict[str, float] = {
     "muon": 10.0**-1.5,
     "torch-muon": 10.0**-1.5,
+    "adamuon": 10.0**-1.5,
+    "normuon": 10.0**-1.5,
+    "scion": 10.0**-2.5,
+    "polargrad": 1.0,
+    "mop": 1.0,
+    "spel": 10.0**-1.5,
+    "muonhyperball": 10.0**-1.5,
+    "dion2": 10.0**-1.5,
     "projected": 1e-1,
     "adam": 10.0**-2.5,
     "adamw": 10.0**-2.5,
@@ -33,6 +41,9 @@ USUAL: dict[str, dict[str, Any]] = {
     # steps of AdamW's size, as the rest of the model has
     "torch-muon": {"adjust_lr_fn": "match_rms_adamw"},
 }
+
+# whose learning rate means nothing to AdamW, which has its own for the rest of the model
+OWN_UNITS = ("scion", "polargrad", "mop", "spel", "muonhyperball")
 
 # learning rates with the least validation loss in the sweeps of benchmarks/sweeps/*.json
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
@@ -72,6 +83,8 @@ def settings_for(task: str, kind: Kind, options: dict[str, Any]) -> dict[str, An
         options: what the user gave.
     """
     usual, tuned = USUAL.get(kind.name, {}), TUNED.get(task, {}).get(kind.name, {})
+    if kind.name in OWN_UNITS:
+        usual = {"rest_lr": TUNED[task]["adamw"]["lr"], "rest_weight_decay": 0.01, **usual}
     return {"lr": kind.options()["lr"], **usual, **tuned, **options}
 
 
