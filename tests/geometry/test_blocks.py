@@ -7,88 +7,14 @@ import torch
 from torch.nn import Parameter
 
 from cases import run
+from layouts import LAYOUTS, from_matrices
 from steepest import Muon
 from steepest.geometry.blocks import Blocks, block_shapes
 
-# by name: shape of the parameter, options, and the same matrices written out by hand
-CASES = {
-    "transposed": ((3, 5), {"transposed": True}, lambda w: [w.T]),
-    "heads on rows": ((6, 5), {"heads": 3}, lambda w: [w[:2], w[2:4], w[4:]]),
-    "heads on columns": (
-        (5, 6),
-        {"heads": 2, "block_axis": "columns"},
-        lambda w: [w[:, :3], w[:, 3:]],
-    ),
-    "fused projections": (
-        (8, 5),
-        {"split": (4, 2, 2)},
-        lambda w: [w[:4], w[4:6], w[6:]],
-    ),
-    "grouped queries by head": (
-        (8, 5),
-        {"split": (4, 2, 2), "heads": (2, 1, 1)},
-        lambda w: [w[:2], w[2:4], w[4:6], w[6:]],
-    ),
-    "split columns": (
-        (4, 7),
-        {"split": (3, 4), "block_axis": "columns"},
-        lambda w: [w[:, :3], w[:, 3:]],
-    ),
-    "alternating gate and up": (
-        (8, 5),
-        {"split": (1, 1), "interleaved": 4},
-        lambda w: [w[::2], w[1::2]],
-    ),
-    "patterns of unequal blocks": (
-        (8, 5),
-        {"split": (2, 1, 1), "interleaved": 2},
-        lambda w: [w[[0, 1, 4, 5]], w[[2, 6]], w[[3, 7]]],
-    ),
-    "fused experts": (
-        (2, 6, 4),
-        {"layout": "stack", "split": (4, 2)},
-        lambda w: [w[0, :4], w[0, 4:], w[1, :4], w[1, 4:]],
-    ),
-    "experts stored (in, out), alternating": (
-        (2, 4, 6),
-        {"layout": "stack", "transposed": True, "split": (1, 1), "interleaved": 3},
-        lambda w: [w[e, :, k::2].T for e in (0, 1) for k in (0, 1)],
-    ),
-    "grouped convolution": (
-        (6, 2, 3, 3),
-        {"layout": "convolution", "groups": 3},
-        lambda w: [w[k : k + 2].reshape(2, 18) for k in (0, 2, 4)],
-    ),
-    "transposed convolution": (
-        (4, 3, 2, 2),
-        {"layout": "convolution", "transposed": True},
-        lambda w: [w.transpose(0, 1).reshape(3, 16)],
-    ),
-    "grouped transposed convolution": (
-        (4, 3, 2),
-        {"layout": "convolution", "transposed": True, "groups": 2},
-        lambda w: [w[k : k + 2].transpose(0, 1).reshape(3, 4) for k in (0, 2)],
-    ),
-    "split convolution": (
-        (6, 2, 3),
-        {"layout": "convolution", "split": (4, 2)},
-        lambda w: [w[:4].reshape(4, 6), w[4:].reshape(2, 6)],
-    ),
-}
 
-
-def back(case, matrices, shape):
-    """Where each entry went, inverted: the parameter from its matrices."""
-    places = torch.arange(torch.Size(shape).numel()).reshape(shape)
-    result = torch.zeros(places.numel(), dtype=matrices[0].dtype)
-    for matrix, place in zip(matrices, case(places), strict=True):
-        result[place.flatten()] = matrix.flatten()
-    return result.reshape(shape)
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_blocks_are_views_that_cover_each_entry_once(name):
-    shape, options, by_hand = CASES[name]
+    shape, options, by_hand = LAYOUTS[name]
     x = torch.arange(torch.Size(shape).numel()).reshape(shape)
     blocks = Blocks.of({**defaults(), **options})(x)
     found = sorted(m.tolist() for block in blocks for m in block.matrices())
@@ -104,9 +30,9 @@ def defaults():
 
 @pytest.mark.parametrize("kind", [{}, {"nesterov": False, "weight_decay_method": "l2"}])
 @pytest.mark.parametrize("contiguous", [True, False])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_muon_on_a_layout_equals_its_blocks_one_by_one(name, contiguous, kind):
-    shape, options, by_hand = CASES[name]
+    shape, options, by_hand = LAYOUTS[name]
     generator = torch.Generator().manual_seed(1)
     start = torch.randn(shape, generator=generator, dtype=torch.float64)
     if not contiguous:
@@ -125,13 +51,13 @@ def test_muon_on_a_layout_equals_its_blocks_one_by_one(name, contiguous, kind):
         single.step()
     half = len(apart) // 2
     for param, matrices in zip(whole, (apart[:half], apart[half:]), strict=True):
-        expected = back(by_hand, [m.detach() for m in matrices], shape)
+        expected = from_matrices(by_hand, [m.detach() for m in matrices], shape)
         torch.testing.assert_close(param.detach(), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_a_run_on_a_layout_resumes_bit_equal(name):
-    shape, options, _ = CASES[name]
+    shape, options, _ = LAYOUTS[name]
     generator = torch.Generator().manual_seed(1)
     params = [Parameter(torch.randn(shape, generator=generator))]
     others = [Parameter(param.detach().clone()) for param in params]
