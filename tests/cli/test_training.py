@@ -94,3 +94,22 @@ def test_a_rehearsal_finds_what_only_a_step_can_find(digits):
     rehearse(digits, KINDS["lbfgs"], {"lr": 1.0})
     with pytest.raises(RuntimeError, match="strong_wolfe"):
         rehearse(digits, KINDS["lbfgs"], {"lr": 1.0, "line_search_fn": "weak"})
+
+
+def test_qk_clip_bounds_the_attention_logits_of_the_text_task(monkeypatch):
+    """With a rate under which they grow large; those of the last batch, after the last clip."""
+    task, largest = load_task("text"), []
+
+    def judge(_, __, model):
+        largest.append(max(float(layer.max_logits.max()) for layer in model.layers))
+
+    monkeypatch.setattr(training, "_judge", judge)
+    for threshold in (1e9, 5.0):
+        run(task, "muon", lr=0.1, steps=40, qk_clip=threshold)
+    assert largest[0] > 15.0
+    assert largest[1] < 6.0
+
+
+def test_qk_clip_needs_attention(digits):
+    with pytest.raises(ValueError, match="qk_clip=5 needs a model with attention, as in the task"):
+        run(digits, "muon", qk_clip=5.0)

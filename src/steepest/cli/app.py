@@ -87,13 +87,16 @@ def compare(
     same warm-up and cosine decay of the learning rate. Settings are chosen on validation data;
     the table shows test data.
 
-    **Optimizers**: `muon`, `projected`, `torch-muon`, and the classes of torch.optim in small
-    letters. Options of the class follow after colons; those not given are tuned for the task:
+    **Optimizers**: the classes of steepest and of torch.optim in small letters (`muon`, `adamuon`,
+    `normuon`, `scion`, `polargrad`, `mop`, `spel`, `muonhyperball`, `dion2`, `projected`; `adamw`,
+    `sgd`, …; torch's Muon is `torch-muon`). Options of the class follow after colons; those not
+    given are tuned for the task:
 
     `--optimizers "muon:lr=0.02:steps=6,adamw:betas=(0.9,0.99),sgd:nesterov=true"`
 
-    muon and torch-muon take only hidden matrices. AdamW steps the rest of the model, with the same
-    lr and weight_decay or with the further options `rest_lr` and `rest_weight_decay`.
+    Muon and its relatives take only hidden matrices. AdamW steps the rest of the model, with the
+    same lr and weight_decay or with the further options `rest_lr` and `rest_weight_decay`. In the
+    task `text`, `qk_clip=30` bounds attention logits, with any optimizer.
 
     **Results**: a table, and in DIR a picture compare-TASK.png and every number in
     compare-TASK.json. Ctrl-C keeps the finished runs. Exit codes: 0 done, 2 bad input,

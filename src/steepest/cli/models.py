@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor, arange, nn
+from torch import Tensor, arange, nn, no_grad
 from torch.nn import functional
+
+from steepest import qk_clip_
 
 
 class Network(nn.Module):
     """A module whose output layer is ``head``."""
 
     head: nn.Linear
+
+    def bound_logits(self, threshold: float) -> None:
+        """Bound attention logits by QK-clip from now on.
+
+        Args:
+            threshold: largest logit that is left as it is.
+
+        Raises:
+            ValueError: for a model without attention.
+        """
+        raise ValueError(f"qk_clip={threshold:g} needs a model with attention, as in the task text")
+
+    def after_step(self) -> None:
+        """Do what the model wants done to its weights after each step; nothing by default."""
 
 
 class Perceptron(Network):
@@ -66,6 +82,8 @@ class _Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
+        self.threshold: float | None = None
+        self.max_logits: Tensor | None = None
         self.attention_norm = nn.LayerNorm(width)
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
@@ -81,15 +99,23 @@ class _Block(nn.Module):
 
     def forward(self, stream: Tensor) -> Tensor:
         features = self.attention_norm(stream)
+        query, key = self._split(self.query(features)), self._split(self.key(features))
+        if self.threshold is not None and self.training:
+            self.max_logits = _max_logits(query, key)
         mixed = functional.scaled_dot_product_attention(
-            self._split(self.query(features)),
-            self._split(self.key(features)),
-            self._split(self.value(features)),
-            is_causal=True,
+            query, key, self._split(self.value(features)), is_causal=True
         )
         stream = stream + self.output(mixed.transpose(1, 2).flatten(2))
         grown: Tensor = stream + self.down(functional.gelu(self.up(self.feedforward_norm(stream))))
         return grown
+
+
+@no_grad()
+def _max_logits(query: Tensor, key: Tensor) -> Tensor:
+    """Largest causal logit of each head, over batch and positions."""
+    logits = query @ key.mT / query.shape[-1] ** 0.5
+    largest: Tensor = logits.tril().amax(dim=(0, 2, 3))
+    return largest
 
 
 class Transformer(Network):
@@ -109,11 +135,28 @@ class Transformer(Network):
         super().__init__()
         self.characters = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(layers))
+        self.layers = [_Block(width, heads) for _ in range(layers)]
+        self.blocks = nn.ModuleList(self.layers)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         for embedding in (self.characters, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
+
+    def bound_logits(self, threshold: float) -> None:
+        """Bound attention logits by QK-clip from now on."""
+        for block in self.layers:
+            block.threshold = threshold
+
+    def after_step(self) -> None:
+        """Shrink the query and key weights of heads whose logits were too large."""
+        for block in self.layers:
+            if block.threshold is not None and block.max_logits is not None:
+                qk_clip_(
+                    block.query.weight,
+                    block.key.weight,
+                    block.max_logits,
+                    threshold=block.threshold,
+                )
 
     def forward(self, characters: Tensor) -> Tensor:
         """Return logits ``(batch, length, vocabulary)`` of characters ``(batch, length)``."""

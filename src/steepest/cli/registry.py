@@ -15,6 +15,8 @@ Takes = Literal["everything", "matrices and convolutions", "matrices"]
 
 # for the parameters that a matrix optimizer does not take
 REST_OPTIONS = ("rest_lr", "rest_weight_decay")
+# for the model that is trained, whatever the optimizer
+MODEL_OPTIONS = ("qk_clip",)
 
 # given by the model, or without sense in a plain loop on a CPU
 _HIDDEN_OPTIONS = (
@@ -46,7 +48,8 @@ class Kind:
         else:
             every = {p.name: p.default for p in inspect.signature(self.make).parameters.values()}
         own = {name: value for name, value in every.items() if name not in _HIDDEN_OPTIONS}
-        return own if self.takes == "everything" else own | dict.fromkeys(REST_OPTIONS)
+        rest = () if self.takes == "everything" else REST_OPTIONS
+        return own | dict.fromkeys(rest) | dict.fromkeys(MODEL_OPTIONS)
 
 
 _MATRIX = (

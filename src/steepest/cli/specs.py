@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steepest.cli.errors import BadInputError
-from steepest.cli.registry import REST_OPTIONS, Kind, find_kind
+from steepest.cli.registry import MODEL_OPTIONS, REST_OPTIONS, Kind, find_kind
 
 _LONGEST_LABEL = 1000  # characters; labels stand in the table and the picture
 
@@ -103,6 +103,9 @@ def _checked(label: str, default: Any, key: str, value: Any) -> Any:
     if key in REST_OPTIONS:
         expected = "a finite number >= 0"
         fits = _is_number(value) and value >= 0.0
+    elif key in MODEL_OPTIONS:
+        expected = "a finite number > 0"
+        fits = _is_number(value) and value > 0.0
     elif isinstance(default, bool):
         expected = "true or false"
         fits = isinstance(value, bool)

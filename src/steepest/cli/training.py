@@ -81,6 +81,8 @@ def train_once(
         on_step: called with the loss of each step.
     """
     model = initial_model(task, seed)
+    if settings.get("qk_clip") is not None:
+        model.bound_logits(settings["qk_clip"])
     optimizer = build_optimizer(kind, settings, model, steps=steps)
     run = Run(seed=seed, settings=optimizer.settings())
     try:
@@ -144,7 +146,9 @@ def _step(task: Task, model: Network, optimizer: WholeModelOptimizer, rows: Tens
             raise DivergedError
         return loss.detach()
 
-    return optimizer.step(closure)
+    loss = optimizer.step(closure)
+    model.after_step()
+    return loss
 
 
 def _judge(run: Run, task: Task, model: Network) -> None:
@@ -162,6 +166,7 @@ def _judge(run: Run, task: Task, model: Network) -> None:
 
 @torch.no_grad()
 def _outputs(model: Network, split: Split) -> tuple[Tensor, Tensor]:
+    model.eval()
     pieces = [model(piece.inputs) for piece in _pieces(split)]
     return torch.cat(pieces), split.targets
 

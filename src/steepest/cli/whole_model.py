@@ -13,7 +13,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from steepest.cli.models import Network
-from steepest.cli.registry import REST_OPTIONS, Kind
+from steepest.cli.registry import MODEL_OPTIONS, REST_OPTIONS, Kind
 from steepest.model.routing import hidden_matrix_groups
 
 WARMUP = 0.05  # of all steps
@@ -97,7 +97,8 @@ def build_optimizer(
         model: whose ``head`` is not a hidden layer.
         steps: length of the schedule.
     """
-    own = {key: value for key, value in settings.items() if key not in REST_OPTIONS}
+    elsewhere = REST_OPTIONS + MODEL_OPTIONS
+    own = {key: value for key, value in settings.items() if key not in elsewhere}
     parts: tuple[Optimizer, ...]
     if kind.takes == "everything":
         parts = (kind.make(model.parameters(), **own),)
