@@ -27,7 +27,7 @@ _NOT_COPIED = {"_zero_grad_profile_name", "_opt_called", "step"}
 _SCHEDULER_OPTIONS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
 
 # options by which torch's own optimizers are told from ours where a class takes any option
-_FOREIGN_OPTIONS = {"foreach", "fused", "capturable", "differentiable"}
+FOREIGN_OPTIONS = {"foreach", "fused", "capturable", "differentiable"}
 
 
 class CheckedOptimizer(Optimizer):
@@ -170,7 +170,7 @@ class CheckedOptimizer(Optimizer):
             )
         for saved, group in zip(groups, self.param_groups, strict=True):
             if self._open_options:
-                foreign = _FOREIGN_OPTIONS & saved.keys() - group.keys()
+                foreign = FOREIGN_OPTIONS & saved.keys() - group.keys()
                 known = {key: None for key in saved if key not in foreign}
             else:
                 known = dict.fromkeys([*group, *self.defaults, *_SCHEDULER_OPTIONS])

@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT
 from steepest.linalg.precision import MatmulPrecision, matmul_precision
 from steepest.optim import checks
 from steepest.optim.base import Entry, SteepestOptimizer
-from steepest.optim.checked import Nonfinite
+from steepest.optim.checked import FOREIGN_OPTIONS, Nonfinite
 from steepest.optim.decay import WeightDecayMethod
 from steepest.optim.hooks import Hooks
 from steepest.optim.low_precision import LowPrecision, is_narrow, narrow_, wide_weight
@@ -174,6 +174,11 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
             raise ValueError(
                 f"an option cannot be called {', '.join(reserved)}: orthogonalize receives the "
                 "parameter and its gradient under these names"
+            )
+        foreign = sorted(name for name in FOREIGN_OPTIONS if group.get(name) is True)
+        if foreign:
+            raise ValueError(
+                f"{foreign[0]}=True is an option of torch's own optimizers and has no effect here"
             )
         if "scaled_orthogonalize_fn" in group:
             raise ValueError(
