@@ -39,14 +39,14 @@ def set_gradients(params, generator):
 
 @pytest.mark.parametrize(("kind", "name"), BLOCKWISE)
 def test_a_layout_equals_its_blocks_one_by_one(kind, name):
-    given = dict(OPTIONS[name])
-    if kind.own_options.get("hooks"):
-        given["hooks"] = ()  # they see the whole parameter, and have a test of their own
+    given = OPTIONS[name]
     for layout, (shape, options, by_hand) in LAYOUTS.items():
         whole, generator = weights(shape)
         apart = [Parameter(m.clone()) for p in whole for m in by_hand(p.detach())]
         together = kind(whole, lr=0.05, **options, **given)
         single = kind(apart, lr=0.05, batch_bytes=0, **given)
+        for group in together.param_groups + single.param_groups:
+            group["hooks"] = ()  # they see the whole parameter, and have a test of their own
         for _ in range(3):
             set_gradients(whole, generator)
             parts = [m.contiguous() for p in whole for m in by_hand(p.grad)]
@@ -85,7 +85,8 @@ def test_a_hook_sees_the_whole_parameter_on_every_layout(kind, name):
 
         common = {"lr": 0.05, "weight_decay": 0.0, **options}
         optimizer = kind([param], **common, **OPTIONS[name])
-        reference = kind([plain], **{**common, "hooks": ()})
+        reference = kind([plain], **common)
+        reference.param_groups[0]["hooks"] = ()
         reference.register_weight_update_hook(capture)
         radius = param.detach().norm()
         for _ in range(3):

@@ -294,6 +294,7 @@ def test_a_new_optimizer_is_one_map():
         ({"tolerance": 1e-3, "method": "left"}, "needs method='auto', got 'left'"),
         ({"clip": (0.5, 0.1)}, r"clip must be two finite numbers .*got \(0.5, 0.1\)"),
         ({"clip": (0.5,)}, "clip must be two finite numbers"),
+        ({"clip": 0.5}, "clip must be two finite numbers .*got 0.5"),
         ({"clip": (0.1, 0.5), "method": "svd"}, "clip is exact"),
         ({"clip": (0.1, 0.5), "norm": "sign"}, "need norm='spectral', got norm='sign'"),
         ({"norm": "row", "method": "svd"}, "need norm='spectral'"),
@@ -361,3 +362,64 @@ def test_vectors_are_refused_or_stepped_when_asked(shape, given, seen):
     expected = math.sqrt(4) if given.get("heads") or given.get("layout") == "stack" else 1.0
     expected = math.sqrt(8) if shape == (8, 1, 1) and given["layout"] == "stack" else expected
     assert lengths.norm().item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["adamuon", "normuon", "normuon_long"])
+def test_second_moments_do_not_change_the_length_of_a_part_of_a_matrix(method):
+    """Dion2 takes k rows, of length √k together, and not those of a whole matrix."""
+    (param,) = parameters([(8, 12)])
+    start = param.detach().clone()
+    optimizer = steepest.Dion2(
+        [param], lr=1.0, weight_decay=0.0, scale="none", second_moment=method, method="svd"
+    )
+    run(optimizer, [param], [0])
+    assert (param - start).norm().item() == pytest.approx(math.sqrt(2), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "given", [{"block_size": 2}, {"period": 2}, {"second_moment": "adamuon_sign"}]
+)
+def test_dion2_refuses_what_would_choose_other_rows_than_those_that_decay(given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))}=.*Dion2"):
+        steepest.Dion2(parameters([(4, 3)]), **given)
+
+
+def test_muon_hyperball_keeps_its_hook():
+    with pytest.raises(ValueError, match="hooks of MuonHyperball must have 'hyperball'"):
+        steepest.MuonHyperball(parameters([(4, 3)]), hooks=("radial_brake",))
+    steepest.MuonHyperball(parameters([(4, 3)]), hooks=("radial_brake", ("hyperball", 2.0)))
+
+
+@pytest.mark.parametrize("hook", ["hyperball", ("radial_brake", 0.0), ("relative_update", 0.1)])
+def test_zero_weights_that_a_hook_would_never_let_move_are_refused(hook):
+    zeros = [("out", Parameter(torch.zeros(4, 3)))]
+    with pytest.raises(ValueError, match="'out' is all zeros"):
+        Muon(zeros, hooks=(hook,))
+    Muon(zeros, hooks=("radial_brake",))
+    Muon(zeros, hooks=(("hyperball", 1.0),))
+
+
+def test_another_kind_of_second_moment_than_the_state_has_is_refused_before_the_step():
+    params = parameters([(4, 3), (2, 5)])
+    optimizer = Muon(params, second_moment="adamuon")
+    run(optimizer, params, [0])
+    before = [param.detach().clone() for param in params]
+    optimizer.param_groups[0]["second_moment"] = "normuon"
+    set_gradients(params, 1)
+    with pytest.raises(RuntimeError, match="has become 'normuon', and its state has shape"):
+        optimizer.step()
+    assert all(map(torch.equal, params, before))
+
+
+def test_an_override_of_orthogonalize_sees_the_decayed_weight_in_16_bits_too():
+    seen = []
+
+    class Watching(Muon):
+        def orthogonalize(self, param, grad, **kwargs):
+            seen.append(param.detach().clone())
+            return super().orthogonalize(param, grad, **kwargs)
+
+    param = Parameter(torch.ones(4, 3, dtype=torch.bfloat16))
+    param.grad = torch.ones_like(param)
+    Watching([param], lr=0.1, weight_decay=0.01).step()
+    torch.testing.assert_close(seen[0], torch.full((4, 3), 0.999))

@@ -85,3 +85,11 @@ def test_what_does_not_fit_is_refused(rows, most, options, message):
         qk_clip_(query, key, 1e6 * most, **options)
     assert bool((query == 1).all())
     assert bool((key == 1).all())
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_logits_that_are_not_finite_are_refused(value):
+    query, key = torch.ones(4, 3), torch.ones(4, 3)
+    with pytest.raises(ValueError, match="max_logits must be finite"):
+        qk_clip_(query, key, torch.tensor([1.0, value]))
+    assert bool((query == 1).all())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -87,10 +88,16 @@ class Blocks:
             block_axis=group["block_axis"],
         )
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """Whether the parameter is just its ``layout``."""
         return self == Blocks(layout=self.layout)
+
+    def stacks(self, x: Tensor) -> list[Tensor]:
+        """Return the matrices of each block, ``(batch, rows, columns)``, views where possible."""
+        if self.plain:
+            return [x.reshape(matrix_shape(x.shape, self.layout))]
+        return [block.matrices() for block in self(x)]
 
     def check(self) -> None:
         """Raise ``ValueError`` for an option out of range, or two that do not go together."""
@@ -229,7 +236,8 @@ def assemble(stacks: Sequence[Tensor], like: Tensor, blocks: Blocks, dtype: torc
         dtype: of the result.
     """
     if blocks.plain:
-        return stacks[0].reshape(like.shape).to(dtype)
+        whole = stacks[0].reshape(like.shape)
+        return whole if whole.dtype == dtype else whole.to(dtype)
     result = torch.empty_like(like, dtype=dtype)
     for block, stack in zip(blocks(result), stacks, strict=True):
         block.write_(stack)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from steepest.geometry.scale import Norm
 from steepest.geometry.spectral import IterationDtype, in_batches, resolve_dtype
+from steepest.linalg.iteration import Factor
 from steepest.linalg.normalize import iteration_dtype
 from steepest.linalg.polar import Method, check_method, newton_schulz_, polar
 from steepest.linalg.schedules import Schedule, coefficients
@@ -65,14 +66,13 @@ class Geometry:
     @classmethod
     def of(cls, group: Mapping[str, Any]) -> Geometry:
         """Return what the options of a parameter group say; not checked."""
-        clip = group["clip"]
         return cls(
             norm=group["norm"],
             schedule=group["schedule"],
             steps=group["steps"],
             method=group["method"],
             tolerance=group["tolerance"],
-            clip=None if clip is None else tuple(clip),
+            clip=group["clip"],
             iteration_dtype=group["iteration_dtype"],
             batch_bytes=group["batch_bytes"],
         )
@@ -113,12 +113,9 @@ class Geometry:
             )
         if self.clip is None:
             return
-        numbers = all(isinstance(bound, (int, float)) for bound in self.clip)
-        if (
-            len(self.clip) != 2
-            or not numbers
-            or not 0.0 <= self.clip[0] <= self.clip[1] < torch.inf
-        ):
+        pair = isinstance(self.clip, Sequence) and len(self.clip) == 2
+        numbers = pair and all(isinstance(bound, (int, float)) for bound in self.clip)
+        if not numbers or not 0.0 <= self.clip[0] <= self.clip[1] < torch.inf:
             raise ValueError(
                 "clip must be two finite numbers (low, high) with 0 <= low <= high, "
                 f"got {self.clip!r}"
@@ -126,45 +123,61 @@ class Geometry:
         if self.method != "auto" or self.tolerance is not None:
             raise ValueError("clip is exact: it needs method='auto' and tolerance=None")
 
-    def directions(self, stacks: Sequence[Tensor]) -> list[Tensor]:
+    def directions(
+        self, stacks: Sequence[Tensor], factors: Sequence[float] | None = None
+    ) -> list[Tensor]:
         """Return the steepest direction of each matrix.
 
         Args:
             stacks: ``(count, rows, columns)`` each, of one dtype and device; not changed.
+            factors: of the directions of each stack; default 1.
 
         Returns:
             A tensor of its own for each stack, of its shape, at least in float32 or as wide as it.
         """
-        if not all(stack.numel() for stack in stacks):
-            found = iter(self.directions([stack for stack in stacks if stack.numel()]))
-            return [next(found) if stack.numel() else torch.zeros_like(stack) for stack in stacks]
+        if factors is None:
+            factors = [1.0] * len(stacks)
+        filled = [place for place, stack in enumerate(stacks) if stack.numel() > 0]
+        if len(filled) < len(stacks):
+            found = [torch.zeros_like(stack) for stack in stacks]
+            full, own = [stacks[place] for place in filled], [factors[place] for place in filled]
+            for place, direction in zip(filled, self.directions(full, own), strict=True):
+                found[place] = direction
+            return found
         if not stacks:
             return []
-        if self.norm != "spectral":
-            wide = [x.to(iteration_dtype(x.dtype)) for x in stacks]
-            if self.norm == "sign":
-                return [x.sign() for x in wide]
-            return [_unit(x, dim=2 if self.norm == "row" else 1) for x in wide]
+        if self.norm == "spectral" and self.method not in ("left", "right"):
+            return self._in_batches(stacks, factors)
+        wide = [stack.to(iteration_dtype(stack.dtype)) for stack in stacks]
+        return [self._one_by_one(x).mul_(f) for x, f in zip(wide, factors, strict=True)]
+
+    def _one_by_one(self, x: Tensor) -> Tensor:
+        """What transposition, or zero columns beside it, would change."""
+        if self.norm == "sign":
+            return x.sign()
+        if self.norm == "spectral":
+            return one_sided_polar(x, side="left" if self.method == "left" else "right")
+        return _unit(x, dim=2 if self.norm == "row" else 1)
+
+    def _in_batches(self, stacks: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:
+        dtype = iteration_dtype(stacks[0].dtype)
         if self.iterates:
             dtype = resolve_dtype(stacks[0], self.iteration_dtype)
-        else:
-            dtype = iteration_dtype(stacks[0].dtype)
-        if self.method in ("left", "right"):  # which transposition would exchange
-            side: Literal["left", "right"] = "left" if self.method == "left" else "right"
-            return [one_sided_polar(x.to(dtype), side=side) for x in stacks]
-        batched = in_batches(stacks, self._of_batch, dtype=dtype, batch_bytes=self.batch_bytes)
-        return [x.to(iteration_dtype(x.dtype)) for x in batched]
+        found = in_batches(
+            stacks, self._of_batch, factors, dtype=dtype, batch_bytes=self.batch_bytes
+        )
+        return found if dtype.itemsize >= 4 else [x.to(iteration_dtype(x.dtype)) for x in found]
 
-    def _of_batch(self, x: Tensor) -> Tensor:
+    def _of_batch(self, x: Tensor, factor: Factor) -> Tensor:
         if self.iterates:
-            return newton_schulz_(x, schedule=self.schedule, steps=self.steps)
+            return newton_schulz_(x, schedule=self.schedule, steps=self.steps, factor=factor)
         if self.clip is not None:
             low, high = self.clip
-            return clip_spectrum(x, low=low, high=high)
+            return clip_spectrum(x, low=low, high=high).mul_(factor)
         method: Method = self.method  # type: ignore[assignment]
         return polar(
             x, method=method, schedule=self.schedule, steps=self.steps, tolerance=self.tolerance
-        )
+        ).mul_(factor)
 
 
 def _unit(x: Tensor, *, dim: int) -> Tensor:

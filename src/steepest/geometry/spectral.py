@@ -10,6 +10,7 @@ from torch import Tensor
 
 from steepest.geometry.batching import batch_limit, batches
 from steepest.geometry.matrices import MatrixBatch
+from steepest.linalg.iteration import Factor
 from steepest.linalg.polar import newton_schulz_
 from steepest.linalg.schedules import Schedule
 
@@ -18,7 +19,8 @@ IterationDtype = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 
 def in_batches(
     stacks: Sequence[Tensor],
-    function: Callable[[Tensor], Tensor],
+    function: Callable[[Tensor, Factor], Tensor],
+    factors: Sequence[float],
     *,
     dtype: torch.dtype,
     batch_bytes: int,
@@ -29,7 +31,9 @@ def in_batches(
 
     Args:
         stacks: ``(count, rows, columns)`` each, not empty, on one device; not changed.
-        function: gets memory that it may overwrite, and returns a tensor of its shape.
+        function: gets memory that it may overwrite, and a factor to multiply its result by, a
+            number or ``(b, 1, 1)``; returns a tensor of the shape of the memory.
+        factors: one for each stack.
         dtype: which it gets.
         batch_bytes: what a batch may take, if it holds more than one matrix.
 
@@ -44,20 +48,33 @@ def in_batches(
         batch.fill_([stacks[place] for place in places])
         short, long = batch.data.shape[-2:]
         limit = batch_limit(short, long, dtype, batch_bytes=batch_bytes)
-        found = batch.stacks(_in_pieces(batch.data, function, limit))
+        factor = _each([factors[place] for place in places], batch)
+        found = batch.stacks(_in_pieces(batch.data, function, factor, limit))
         for place, result in zip(places, found, strict=True):
             results[place] = result
     return results
 
 
-def _in_pieces(data: Tensor, function: Callable[[Tensor], Tensor], limit: int) -> Tensor:
+def _in_pieces(
+    data: Tensor, function: Callable[[Tensor, Factor], Tensor], factor: Factor, limit: int
+) -> Tensor:
     """Apply a function to at most ``limit`` matrices at once; overwrites ``data``."""
     places = divide(len(data), limit)
     if len(places) == 1:
-        return function(data)
+        return function(data, factor)
     for place in places:
-        data[place] = function(data[place])
+        own = factor[place] if isinstance(factor, Tensor) else factor
+        data[place] = function(data[place], own)
     return data
+
+
+def _each(factors: Sequence[float], batch: MatrixBatch) -> Factor:
+    """The factor of each matrix, or one number where all are the same, as mostly."""
+    if len(set(factors)) == 1:
+        return factors[0]
+    counts = [count for count, _, _ in batch.shapes]
+    each = [factor for factor, count in zip(factors, counts, strict=True) for _ in range(count)]
+    return torch.tensor(each, dtype=batch.data.dtype, device=batch.data.device)[:, None, None]
 
 
 def spectral_step_(

@@ -34,7 +34,7 @@ def choose_form(short: int, long: int, dtype: torch.dtype) -> Form:
     In 16 bits the accumulated product of the Gram form rounds twice as much away, and on matrices
     that are near to square the Gram form loses the digits of small singular values.
     """
-    far_from_square = long >= _GRAM_ASPECTS[short >= 128] * short
+    far_from_square = long >= (_GRAM_ASPECTS[1] if short >= 128 else _GRAM_ASPECTS[0]) * short
     return "gram" if far_from_square and dtype.itemsize >= 4 else "plain"
 
 

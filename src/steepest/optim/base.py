@@ -27,12 +27,14 @@ class Entry(NamedTuple):
         gradient: its ``.grad``, never written to.
         group: its parameter group.
         place: its position in the group, and the group's.
+        weight: what the step changes: ``param``, or a wider copy of it.
     """
 
     param: Tensor
     gradient: Tensor
     group: dict[str, Any]
     place: tuple[int, int]
+    weight: Tensor
 
     @property
     def name(self) -> str:
@@ -135,81 +137,74 @@ class SteepestOptimizer(CheckedOptimizer):
         ]
         if not checked:
             return False
-        largest = torch._foreach_norm([entry.gradient for entry in checked], torch.inf)
-        if all(bool(torch.stack(each).isfinite().all()) for each in _by_device(largest)):
+        # one fast pass; a sum of squares may overflow where no entry does
+        lengths = torch._foreach_norm([entry.gradient for entry in checked], 2)
+        if all(bool(torch.stack(each).isfinite().all()) for each in _by_device(lengths)):
             return False
-        for entry, norm in zip(checked, largest, strict=True):
-            if entry.group["nonfinite"] == "raise" and not bool(norm.isfinite()):
+        bad = [entry for entry in checked if not bool(entry.gradient.isfinite().all())]
+        for entry in bad:
+            if entry.group["nonfinite"] == "raise":
                 raise RuntimeError(
                     f"the gradient of {entry.name} is not finite; nothing has been changed. "
                     "nonfinite='skip' leaves such steps out, 'pass' takes them unchecked"
                 )
-        return True
+        return bool(bad)
 
     def _step_part(self, part: Sequence[Entry]) -> None:
         """Decay the weights of a part, ask for its updates and apply them."""
-        weights = self._weights(part)
-        gradients = self._decay(part, weights)
+        part = self._widen(part)
+        gradients = self._decay(part)
         updates = self._directions(part, gradients)
         for entry, update in zip(part, updates, strict=True):
             _check_update(update, entry)
-        self._apply(part, updates, weights)
-        self._store(part, weights)
+        self._apply(part, updates)
+        self._narrow(part)
 
-    def _weights(self, part: Sequence[Entry]) -> list[Tensor]:
-        """Return what the step changes: the parameters themselves by default."""
-        return [entry.param for entry in part]
+    def _widen(self, part: Sequence[Entry]) -> Sequence[Entry]:
+        """Return entries whose ``weight`` the step can change; as they are by default."""
+        return part
 
-    def _store(self, part: Sequence[Entry], weights: Sequence[Tensor]) -> None:
-        """Bring what the step has changed into the parameters."""
+    def _narrow(self, part: Sequence[Entry]) -> None:
+        """Bring what the step has changed into the parameters, where it is not they."""
 
-    def _decay(self, part: Sequence[Entry], weights: Sequence[Tensor]) -> list[Tensor]:
+    def _decay(self, part: Sequence[Entry]) -> list[Tensor]:
         """Decay the weights of a part, group by group; return the gradients to go on with."""
         result: list[Tensor] = []
-        pairs = zip(part, weights, strict=True)
-        for _, run in groupby(pairs, key=lambda pair: id(pair[0].group)):
+        for _, run in groupby(part, key=lambda entry: id(entry.group)):
             alike = list(run)
-            group = alike[0][0].group
+            group = alike[0].group
             result += decay_(
-                [weight for _, weight in alike],
-                [entry.gradient for entry, _ in alike],
+                [entry.weight for entry in alike],
+                [entry.gradient for entry in alike],
                 lr=group["lr"],
                 weight_decay=group["weight_decay"],
                 method=group["weight_decay_method"],
             )
         return result
 
-    def _apply(
-        self,
-        part: Sequence[Entry],
-        updates: Sequence[Tensor],
-        weights: Sequence[Tensor] | None = None,
-    ) -> None:
+    def _apply(self, part: Sequence[Entry], updates: Sequence[Tensor]) -> None:
         """W ← W − ηU between the hooks; all at once where there are none."""
-        if weights is None:
-            weights = [entry.param for entry in part]
-        for entry, weight, update in zip(part, weights, updates, strict=True):
+        for entry, update in zip(part, updates, strict=True):
             group = entry.group
             if group["weight_decay_method"] == "cautious" and group["weight_decay"] != 0.0:
                 decay_cautiously_(
-                    weight, update, lr=group["lr"], weight_decay=group["weight_decay"]
+                    entry.weight, update, lr=group["lr"], weight_decay=group["weight_decay"]
                 )
         if len(part) > 1 and _one_rate(part) and not any(map(self._hooked, _groups(part))):
-            torch._foreach_add_(list(weights), list(updates), alpha=-float(part[0].group["lr"]))
+            weights = [entry.weight for entry in part]
+            torch._foreach_add_(weights, list(updates), alpha=-float(part[0].group["lr"]))
             return
-        for entry, weight, update in zip(part, weights, updates, strict=True):
+        for entry, update in zip(part, updates, strict=True):
             with ExitStack() as stack:
-                for context in self._contexts(entry, weight, update):
+                for context in self._contexts(entry, update):
                     stack.enter_context(context)
-                self.pre_weight_update_fn_inplace(weight, update)
-                weight.add_(update, alpha=-entry.group["lr"])
-                self.post_weight_update_fn_inplace(weight)
+                self.pre_weight_update_fn_inplace(entry.weight, update)
+                entry.weight.add_(update, alpha=-entry.group["lr"])
+                self.post_weight_update_fn_inplace(entry.weight)
 
-    def _contexts(
-        self, entry: Entry, weight: Tensor, update: Tensor
-    ) -> Iterator[AbstractContextManager[object]]:
+    def _contexts(self, entry: Entry, update: Tensor) -> Iterator[AbstractContextManager[object]]:
         """Yield what is entered around W ← W − ηU; nothing where η = 0."""
-        group = entry.group
+        group, weight = entry.group, entry.weight
         if float(group["lr"]) != 0.0:
             yield from hook_contexts(group["hooks"], weight, update, self.state[entry.param])
             for hook in self._weight_update_hooks.values():
@@ -218,12 +213,14 @@ class SteepestOptimizer(CheckedOptimizer):
     def register_weight_update_hook(self, hook: HookFunction) -> RemovableHandle:
         """Register a hook around the update of each weight, after those of the groups.
 
-        Hooks are entered in the order of registration and left in the opposite one. Copies of the
-        optimizer keep them; a ``state_dict`` does not.
+        Hooks are entered in the order of registration and left in the opposite one, at each step
+        with η > 0. Copies of the optimizer keep them; a ``state_dict`` does not.
 
         Args:
             hook: called with the weight W, the update U and the options of the group, returns a
                 context manager; what it does on entering may change U in place, and on leaving W.
+                W is the parameter, or for one in 16 bits with ``low_precision`` a float32 tensor of
+                this step, which has the parameter's Python attributes.
 
         Returns:
             A handle with ``remove()``.
@@ -265,7 +262,13 @@ class SteepestOptimizer(CheckedOptimizer):
 
     def _entries(self) -> list[Entry]:
         return [
-            Entry(param, -param.grad if group["maximize"] else param.grad, group, (position, index))
+            Entry(
+                param,
+                -param.grad if group["maximize"] else param.grad,
+                group,
+                (position, index),
+                weight=param,
+            )
             for index, group in enumerate(self.param_groups)
             for position, param in enumerate(group["params"])
             if param.grad is not None

@@ -14,7 +14,7 @@ from torch.optim.optimizer import StateDict
 
 from steepest.optim import checks
 from steepest.optim.decay import ELEMENTWISE_METHODS
-from steepest.optim.hooks import check_hooks, check_radius
+from steepest.optim.hooks import check_hooks, check_start
 from steepest.optim.intact import Intact, keep_intact
 
 Nonfinite = Literal["raise", "skip", "pass"]
@@ -59,7 +59,7 @@ class CheckedOptimizer(Optimizer):
                 f"{name} of shape {tuple(param.shape)} is complex ({param.dtype}); "
                 "only real parameters are supported"
             )
-        check_radius(param, group["hooks"], name)
+        check_start(param, group["hooks"], name)
 
     def _state_device(self, name: str, param: Tensor, group: Mapping[str, Any]) -> torch.device:
         """Return where a state tensor is kept: on the device of its parameter by default."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -87,3 +87,14 @@ def kept_share(*, lr: float, weight_decay: float, method: WeightDecayMethod) -> 
     """
     rates = {"decoupled": lr, "independent": 1.0, "palm": lr * lr}
     return 1.0 - float(rates.get(method, 0.0) * weight_decay)
+
+
+def kept_in(group: Mapping[str, Any]) -> float:
+    """Return ``kept_share`` for the options of a parameter group."""
+    if group["weight_decay"] == 0.0:
+        return 1.0
+    return kept_share(
+        lr=float(group["lr"]),
+        weight_decay=group["weight_decay"],
+        method=group["weight_decay_method"],
+    )

@@ -14,6 +14,9 @@ from steepest.optim import checks
 from steepest.optim.base import Entry
 from steepest.optim.matrix import MatrixOptimizer
 
+# what would choose other rows than those that decay
+_ONLY: Mapping[str, Any] = {"nesterov": False, "period": 1, "block_size": None}
+
 
 class Dion2(MatrixOptimizer):
     r"""Muon on the largest rows or columns of the momentum; what is left out is kept for later.
@@ -34,7 +37,7 @@ class Dion2(MatrixOptimizer):
         momentum: μ = 0.95, what of the momentum is left after use.
         weight_decay: λ = 0.1.
         **options: see ``MatrixOptions``; and ``fraction``, α in (0, 1], by default 0.25. There is
-            no Nesterov form.
+            no Nesterov form, and no ``period`` or ``block_size``.
 
     State:
         ``momentum_buffer``, M: a sum, where that of Muon is an average.
@@ -57,8 +60,17 @@ class Dion2(MatrixOptimizer):
         super()._check_options(group)
         checks.positive("fraction", group["fraction"])
         checks.fraction("fraction", group["fraction"])
-        if group["nesterov"]:
-            raise ValueError("nesterov=True is not defined for Dion2; it must be False")
+        for name, value in _ONLY.items():
+            if group[name] != value:
+                raise ValueError(
+                    f"{name}={group[name]!r} is not defined for Dion2, which takes rows by their "
+                    f"length in the momentum; it must be {value!r}"
+                )
+        if group["second_moment"] == "adamuon_sign":
+            raise ValueError(
+                "second_moment='adamuon_sign' makes all rows equally long, and Dion2 takes the "
+                "longest; choose 'adamuon'"
+            )
 
     def _averages(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> list[Tensor]:
         buffers = [self._buffer(entry.param) for entry in part]

@@ -41,13 +41,24 @@ def check_hooks(hooks: object) -> None:
         raise ValueError(f"hooks must name each hook once, got {hooks!r}")
 
 
-def check_radius(param: Tensor, hooks: Hooks, name: str) -> None:
-    """Raise ``ValueError`` for weights of norm zero that are to keep their norm."""
-    wanted = any(_parts(hook) == ("hyperball", None) for hook in hooks)
-    if wanted and param.numel() > 0 and not param.is_meta and not bool(param.any()):
+def hook_names(hooks: Hooks) -> list[str]:
+    """Return the names of the hooks, without their numbers."""
+    return [_parts(hook)[0] for hook in hooks]
+
+
+def check_start(param: Tensor, hooks: Hooks, name: str) -> None:
+    """Raise ``ValueError`` for weights of norm zero that hooks would never let move."""
+    parts = [_parts(hook) for hook in hooks]
+    stuck = [
+        name
+        for name, value in parts
+        if (name, value) in (("hyperball", None), ("radial_brake", 0.0))
+        or name == "relative_update"
+    ]
+    if stuck and param.numel() > 0 and not param.is_meta and not bool(param.any()):
         raise ValueError(
-            f"{name} is all zeros, and 'hyperball' keeps the norm that weights begin with; "
-            "give a radius, ('hyperball', 1.0), or initialise it first"
+            f"{name} is all zeros, and {stuck[0]!r} would keep it so, as its steps are relative to "
+            "the norm of the weight; initialise it first, or give a radius, ('hyperball', 1.0)"
         )
 
 

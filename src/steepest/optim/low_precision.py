@@ -60,5 +60,5 @@ def narrow_(
         param.copy_(weight)
         return
     position, group = place
-    seed = (state["step"] * 1_000_003 + group * 10_007 + position) % 2**63
+    seed = ((state["step"] * 1_000_003 + group) * 1_000_003 + position) % 2**63
     param.copy_(round_stochastically(weight, dtype=param.dtype, seed=seed))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import torch
@@ -24,11 +24,17 @@ from steepest.linalg.normalize import iteration_dtype
 from steepest.linalg.precision import matmul_precision
 from steepest.linalg.spectrum import spectrum_above
 from steepest.optim.base import Entry
-from steepest.optim.decay import WeightDecayMethod, kept_share
-from steepest.optim.matrix_options import MATRIX_DEFAULTS, check_matrix_options, group_key
+from steepest.optim.decay import WeightDecayMethod, kept_in
+from steepest.optim.matrix_options import (
+    MATRIX_DEFAULTS,
+    check_matrix_options,
+    group_key,
+    is_plain_step,
+)
 from steepest.optim.momentum import average_, averaged
 from steepest.optim.orthogonalized import OrthogonalizedOptimizer
 from steepest.optim.second_moment import (
+    ENTRYWISE,
     SecondMoment,
     adapt_,
     bias_correction,
@@ -148,8 +154,8 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
             **kwargs: the options of the parameter's group.
         """
         blocks = Blocks.of(kwargs)
-        stacks = [block.matrices() for block in blocks(grad)]
-        found = self._scaled(stacks, stacks, kwargs, adapt=lambda _: None)
+        stacks = blocks.stacks(grad)
+        found = self._scaled(stacks, kwargs)
         return assemble(found, param, blocks, iteration_dtype(param.dtype)).to(grad.dtype)
 
     # --- the step -------------------------------------------------------------------------------
@@ -160,12 +166,15 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
             yield from super()._parts(entries)
             return
         alike: dict[Any, list[Entry]] = {}
-        keys = {id(group): group_key(group) for group in self.param_groups}
+        keys = {}
+        if len(self.param_groups) > 1:  # else all options are equal
+            keys = {id(group): group_key(group) for group in self.param_groups}
         for entry in entries:
             if entry.param.numel() == 0:
                 yield (entry,)
                 continue
-            key = keys[id(entry.group)], entry.param.dtype, entry.param.device, self._phase(entry)
+            whole = self._is_whole(entry, counted=False)
+            key = keys.get(id(entry.group)), entry.param.dtype, entry.param.device, whole
             alike.setdefault(key, []).append(entry)
         for bucket in alike.values():
             param, group = bucket[0].param, bucket[0].group
@@ -183,10 +192,10 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
             )
             yield from ([bucket[place] for place in batch] for batch in divided)
 
-    def _phase(self, entry: Entry) -> bool:
-        """Whether this step works on whole matrices; ``step`` counts those before it."""
+    def _is_whole(self, entry: Entry, *, counted: bool) -> bool:
+        """Whether this step works on whole matrices; ``counted`` if ``step`` counts it already."""
         period: int = entry.group["period"]
-        return period == 1 or self.state[entry.param].get("step", 0) % period == 0
+        return period == 1 or (self.state[entry.param].get("step", 0) - counted) % period == 0
 
     def _counts(self, entry: Entry) -> bool:
         group = entry.group
@@ -209,7 +218,7 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
                 batch,
                 onto,
                 factor=-float(group["lr"]) * factor,
-                keep=_kept(group),
+                keep=kept_in(group),
                 schedule=group["schedule"],
                 steps=group["steps"],
                 limit=batch_limit(short, long, dtype, batch_bytes=group["batch_bytes"]),
@@ -224,7 +233,7 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
         param, group = part[0].param, part[0].group
         if len(part) > 1 or param.numel() == 0:
             return None
-        if not _is_plain(group) or self._hooked(group):
+        if not is_plain_step(group) or self._hooked(group):
             return None
         if self._overrides(_ON_THE_WAY, MatrixOptimizer):
             return None
@@ -235,7 +244,7 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
 
     def _fill(self, entry: Entry) -> MatrixBatch:
         """Average the gradient, and return what is to be orthogonalized in memory of its own."""
-        param, gradient, group, _ = entry
+        param, gradient, group = entry.param, entry.gradient, entry.group
         average_([buffer := self._buffer(param)], [gradient], momentum=group["momentum"])
         batch = MatrixBatch(
             [matrix_shape(param.shape, group["layout"])],
@@ -259,7 +268,7 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
         group = part[0].group
         blocks, params = Blocks.of(group), [entry.param for entry in part]
         averages = self._averages(part, gradients)
-        stacks = [[block.matrices() for block in blocks(x)] for x in averages]
+        stacks = [blocks.stacks(x) for x in averages]
 
         def adapt(found: Sequence[Tensor]) -> None:
             start = 0
@@ -269,9 +278,11 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
                 self._adapt_(own, stacks[place], gradients[place], entry, blocks)
 
         flat = [stack for own in stacks for stack in own]
-        whole = self._phase_of_step(part[0])
+        whole = self._is_whole(part[0], counted=True)
         with matmul_precision(group["fp32_matmul_prec"]):
-            found = self._scaled(flat, flat, group, adapt=adapt, whole=whole)
+            found = self._scaled(
+                flat, group, adapt=adapt if group["second_moment"] else None, whole=whole
+            )
         hooked, updates, start = self._hooked(group), [], 0
         for param, own in zip(params, stacks, strict=True):
             dtype = iteration_dtype(param.dtype)
@@ -281,37 +292,45 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
             start += len(own)
         return updates
 
-    def _phase_of_step(self, entry: Entry) -> bool:
-        """``_phase`` of the step that has been counted already."""
-        period: int = entry.group["period"]
-        return period == 1 or (self.state[entry.param]["step"] - 1) % period == 0
-
     def _scaled(
         self,
-        stacks: Sequence[Tensor],
         averages: Sequence[Tensor],
         group: Mapping[str, Any],
         *,
-        adapt: Any,
+        adapt: Callable[[Sequence[Tensor]], None] | None = None,
         whole: bool = True,
     ) -> list[Tensor]:
-        """Return f · direction for stacks ``(count, rows, columns)``, in tensors of their own."""
+        """Return f · direction of D for stacks ``(count, rows, columns)``, in tensors of their own.
+
+        Args:
+            averages: D of each stack.
+            group: the options.
+            adapt: changes the directions in place before they are scaled.
+            whole: whether this step works on whole matrices, see ``period``.
+        """
+        scale, norm, radius = group["scale"], group["norm"], group["radius"]
         size = group["block_size"] if group["period"] == 1 or not whole else None
-        if group["second_moment"] == "adamuon_sign":
-            stacks = [stack.sign() for stack in stacks]
+        own = self._overrides(("direction", "_find_directions"), MatrixOptimizer)
+        if whole and size is None and adapt is None and scale != "nuclear" and not own:
+            factors = [
+                radius * shape_factor(scale, stack.shape[1], stack.shape[2], norm)
+                if stack.numel() > 0
+                else 1.0
+                for stack in averages
+            ]
+            return Geometry.of(group).directions(averages, factors)
         if whole or size is not None:
+            sign = group["second_moment"] == "adamuon_sign"
+            stacks = [stack.sign() for stack in averages] if sign else averages
             flat = [tile for stack in stacks for tile in tiles(stack, size)]
             found = untile(self._find_directions(flat, group), stacks, size)
         else:
-            found = [as_long_as_orthogonal(stack) for stack in stacks]
-        adapt(found)
-        for stack, average in zip(found, averages, strict=True):
-            for tile, of in zip(tiles(stack, size), tiles(average, size), strict=True):
-                tile.mul_(
-                    step_factor(
-                        tile, of, scale=group["scale"], norm=group["norm"], radius=group["radius"]
-                    )
-                )
+            found = [as_long_as_orthogonal(stack) for stack in averages]
+        if adapt is not None:
+            adapt(found)
+        for direction, average in zip(found, averages, strict=True):
+            for tile, of in zip(tiles(direction, size), tiles(average, size), strict=True):
+                tile.mul_(step_factor(tile, of, scale=scale, norm=norm, radius=radius))
         return found
 
     def _adapt_(
@@ -322,11 +341,9 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
         entry: Entry,
         blocks: Blocks,
     ) -> None:
-        """Adapt the directions of a parameter by their second moments, if it has any."""
+        """Adapt the directions of a parameter by their second moments."""
         group, param, state = entry.group, entry.param, self.state[entry.param]
-        method: SecondMoment | None = group["second_moment"]
-        if method is None:
-            return
+        method: SecondMoment = group["second_moment"]
         if _MOMENT not in state:
             shape = moment_shape(method, param.shape, block_shapes(tuple(param.shape), blocks))
             state[_MOMENT] = torch.zeros(
@@ -341,10 +358,11 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
             beta2=group["beta2"],
             eps=group["eps"],
             lengths=[
-                full_length(x, norm=None if _measured(group) else group["norm"]) for x in found
+                full_length(x, norm=group["norm"] if self._has_full_length(group) else None)
+                for x in found
             ],
             averages=averages,
-            gradients=[block.matrices() for block in blocks(gradient)] if scalar else [],
+            gradients=blocks.stacks(gradient) if scalar else [],
             correction=bias_correction(
                 state["step"],
                 momentum=group["momentum"],
@@ -354,6 +372,12 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
             if method == "namo"
             else 1.0,
         )
+
+    def _has_full_length(self, group: Mapping[str, Any]) -> bool:
+        """Whether directions of full rank have the length that their norm gives."""
+        uncommon = group["clip"] is not None or group["block_size"] is not None
+        own = self._overrides(("direction", "_find_directions"), MatrixOptimizer)
+        return not uncommon and group["period"] == 1 and not own
 
     def _averages(self, part: Sequence[Entry], gradients: Sequence[Tensor]) -> list[Tensor]:
         """Average the gradients of a part; return D of each, perhaps M itself."""
@@ -368,9 +392,9 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
             return super()._buffer_dtype(param)
         return iteration_dtype(param.dtype)
 
-    def _decay(self, part: Sequence[Entry], weights: Sequence[Tensor]) -> list[Tensor]:
-        for entry, weight in zip(part, weights, strict=True):
-            group = entry.group
+    def _decay(self, part: Sequence[Entry]) -> list[Tensor]:
+        for entry in part:
+            group, weight = entry.group, entry.weight
             spectral = group["weight_decay_method"] == "spectral" and weight.numel() > 0
             if spectral and group["weight_decay"] != 0.0:
                 share = float(group["lr"]) * group["weight_decay"]
@@ -378,7 +402,7 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
                     stack = block.matrices()
                     excess = spectrum_above(stack, cap=group["spectral_cap"])
                     block.write_(stack.sub_(excess, alpha=share))
-        return super()._decay(part, weights)
+        return super()._decay(part)
 
     # --- checks ---------------------------------------------------------------------------------
 
@@ -408,6 +432,20 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
                 "allow_vectors=True, which makes every step of it equally long"
             )
 
+    def _check_gradients(self, entries: Sequence[Entry]) -> None:
+        super()._check_gradients(entries)
+        for entry in entries:
+            method = entry.group["second_moment"]
+            moments = self.state[entry.param].get(_MOMENT) if method else None
+            if moments is None:
+                continue
+            if (moments.shape == entry.param.shape) != (method in ENTRYWISE):
+                raise RuntimeError(
+                    f"second_moment of {entry.name} has become {method!r}, and its state has shape "
+                    f"{tuple(moments.shape)} from another; delete it from the state, or make a new "
+                    "optimizer"
+                )
+
     def _check_loaded_state(
         self, state: Mapping[str, Any], param: Tensor, group: Mapping[str, Any], name: str
     ) -> None:
@@ -430,42 +468,12 @@ _ON_THE_WAY = (
     "_find_directions",
     "_averages",
     "_directions",
+    "_widen",
     "_decay",
     "_apply",
+    "_narrow",
 )
-
-
-def _is_plain(group: Mapping[str, Any]) -> bool:
-    """Whether the step is keep · W − factor · UVᵀ and neither number is zero.
-
-    A product with zero, which is left out, might hide what is not finite.
-    """
-    uncommon = group["second_moment"] or group["period"] > 1 or group["block_size"]
-    by_entries = group["weight_decay_method"] in ("l2", "cautious", "spectral")
-    return (
-        not uncommon
-        and group["scale"] != "nuclear"
-        and not (by_entries and group["weight_decay"] != 0.0)
-        and float(group["lr"]) != 0.0
-        and _kept(group) != 0.0
-        and Geometry.of(group).iterates
-        and Blocks.of(group).plain
-    )
-
-
-def _measured(group: Mapping[str, Any]) -> bool:
-    """Whether a direction has another length than one of full rank in its norm."""
-    return group["clip"] is not None or group["block_size"] is not None or group["period"] > 1
 
 
 def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
-
-
-def _kept(group: Mapping[str, Any]) -> float:
-    """What weight decay leaves of the weights."""
-    return kept_share(
-        lr=float(group["lr"]),
-        weight_decay=group["weight_decay"],
-        method=group["weight_decay_method"],
-    )

@@ -14,7 +14,7 @@ from steepest.linalg.precision import MatmulPrecision
 from steepest.linalg.schedules import Schedule
 from steepest.optim import checks
 from steepest.optim.checked import Nonfinite
-from steepest.optim.decay import WeightDecayMethod
+from steepest.optim.decay import WeightDecayMethod, kept_in
 from steepest.optim.hooks import Hooks
 from steepest.optim.low_precision import LowPrecision
 from steepest.optim.second_moment import SecondMoment
@@ -25,7 +25,8 @@ class MatrixOptions(TypedDict, total=False):
 
     Attributes:
         nesterov: whether D looks ahead; else D = M.
-        weight_decay_method: "decoupled" W ← W − ηλW, "independent" W ← W − λW, "l2" G ← G + λW,
+        weight_decay_method: "decoupled" W ← W − ηλW, "independent" W ← W − λW (choose a λ as small
+            as the ηλ of the other), "l2" G ← G + λW,
             "palm" W ← W − η²λW; "cautious", decoupled where the update does not grow the weight;
             "spectral", decoupled for what singular values have above ``spectral_cap``, which costs
             a singular value decomposition of each weight.
@@ -37,7 +38,8 @@ class MatrixOptions(TypedDict, total=False):
             "simple", "quintic", …) or your own sequence of (a, b, c), as ``minimax`` makes them.
         steps: number of iteration steps.
         method: how the polar factor is computed, as in ``steepest.linalg.polar``; "auto" by batched
-            polynomials; "left" and "right" by the Gram matrix of the rows or of the columns.
+            polynomials; "left" and "right" by the Gram matrix of the rows or of the columns;
+            "qdwh" is for full rank only: elsewhere it makes directions of what is rounding.
         tolerance: error of the polar factor to be reached, by whatever method; None for ``steps``
             polynomials.
         clip: (low, high) for singular values clipped to this interval instead of set to one, by a
@@ -72,7 +74,8 @@ class MatrixOptions(TypedDict, total=False):
             weight, "radial_brake" slows its growth, "relative_update" makes η relative to it.
         low_precision: how weights in 16 bits take a step: "stochastic" rounding, seeded by the
             step; a "float32" copy in the state; or "nearest", which loses small updates.
-        nonfinite: what a gradient that is not finite does: "raise", "skip" the step, or "pass".
+        nonfinite: what a gradient that is not finite does: "raise", "skip" the step, or "pass" into
+            the step, where it makes weights NaN even with η = 0.
         iteration_dtype: "auto", float32 on a CPU whatever the weights' dtype (float64 for float64
             weights), bfloat16 on accelerators; or "float64", "float32", "bfloat16", "float16".
         batch_bytes: small matrices with equal sides, or nearly so, are iterated together, as many
@@ -159,7 +162,10 @@ MATRIX_DEFAULTS: Mapping[str, Any] = {
 
 
 def check_matrix_options(group: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for an option of the group that is out of range or without effect."""
+    """Raise ``ValueError`` for an option of the group out of range, or two that exclude each other.
+
+    An option that the others leave without effect, such as ``steps`` with an exact method, is fine.
+    """
     Geometry.of(group).check()
     Blocks.of(group).check()
     shape_factor(group["scale"], 1, 1)
@@ -179,6 +185,24 @@ def check_matrix_options(group: Mapping[str, Any]) -> None:
             f"second_moment={group['second_moment']!r} gives the update a length of its own, and "
             "so does scale='nuclear'; choose one"
         )
+
+
+def is_plain_step(group: Mapping[str, Any]) -> bool:
+    """Return whether the step is keep · W − factor · UVᵀ and neither number is zero.
+
+    A product with zero, which is left out, might hide what is not finite.
+    """
+    uncommon = group["second_moment"] or group["period"] > 1 or group["block_size"]
+    by_entries = group["weight_decay_method"] in ("l2", "cautious", "spectral")
+    return (
+        not uncommon
+        and group["scale"] != "nuclear"
+        and not (by_entries and group["weight_decay"] != 0.0)
+        and float(group["lr"]) != 0.0
+        and kept_in(group) != 0.0
+        and Geometry.of(group).iterates
+        and Blocks.of(group).plain
+    )
 
 
 def group_key(group: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

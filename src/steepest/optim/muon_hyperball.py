@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from steepest.optim.hooks import hook_names
 from steepest.optim.matrix import MatrixOptimizer
 
 
@@ -23,8 +24,8 @@ class MuonHyperball(MatrixOptimizer):
         lr: η = 1e-2.
         momentum: μ = 0.95.
         weight_decay: λ = 0.
-        **options: see ``MatrixOptions``. By default ``hooks=("hyperball",)``; with
-            ``hooks=(("hyperball", r),)`` the radius R is r.
+        **options: see ``MatrixOptions``. By default ``hooks=("hyperball",)``, which must stay among
+            them; with ``hooks=(("hyperball", r),)`` the radius R is r.
 
     State:
         ``momentum_buffer``, and ``hyperball_radius``, R, a float64 scalar.
@@ -46,3 +47,10 @@ class MuonHyperball(MatrixOptimizer):
         "weight_decay": 0.0,
         "hooks": ("hyperball",),
     }
+
+    def _check_options(self, group: Mapping[str, Any]) -> None:
+        super()._check_options(group)
+        if "hyperball" not in hook_names(group["hooks"]):
+            raise ValueError(
+                f"hooks of MuonHyperball must have 'hyperball' among them, got {group['hooks']!r}"
+            )

@@ -204,20 +204,24 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
                 f"{tuple(state['momentum_buffer'].shape)}, the parameter {tuple(param.shape)}"
             )
 
-    def _weights(self, part: Sequence[Entry]) -> list[Tensor]:
+    def _widen(self, part: Sequence[Entry]) -> Sequence[Entry]:
         return [
-            wide_weight(entry.param, self.state[entry.param], method=entry.group["low_precision"])
+            entry._replace(
+                weight=wide_weight(
+                    entry.param, self.state[entry.param], method=entry.group["low_precision"]
+                )
+            )
             if is_narrow(entry.param, entry.group["low_precision"])
-            else entry.param
+            else entry
             for entry in part
         ]
 
-    def _store(self, part: Sequence[Entry], weights: Sequence[Tensor]) -> None:
-        for entry, weight in zip(part, weights, strict=True):
-            if weight is not entry.param:
+    def _narrow(self, part: Sequence[Entry]) -> None:
+        for entry in part:
+            if entry.weight is not entry.param:
                 narrow_(
                     entry.param,
-                    weight,
+                    entry.weight,
                     self.state[entry.param],
                     method=entry.group["low_precision"],
                     place=entry.place,
@@ -253,7 +257,7 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         if not nesterov:
             ahead = ahead.clone()  # the map may work in place
         with matmul_precision(options["fp32_matmul_prec"]):
-            update = self.orthogonalize(entry.param, ahead, **options)
+            update = self.orthogonalize(entry.weight, ahead, **options)
         # an override may return what a hook must not write to
         aliased = any(_share_storage(update, kept) for kept in (entry.gradient, buffer))
         return update.clone() if aliased else update

@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT, StateDict
 from steepest.geometry.window import Metric
 from steepest.linalg.rows import wide_dtype
 from steepest.optim.base import Entry, SteepestOptimizer
-from steepest.optim.decay import WeightDecayMethod
+from steepest.optim.decay import WeightDecayMethod, kept_in
 from steepest.optim.hooks import Hooks
 from steepest.optim.momentum import average_, averaged
 from steepest.optim.window_blocks import blocks, cohorts
@@ -33,7 +33,6 @@ from steepest.optim.window_metrics import (
     compress_,
     coupled,
     extend,
-    kept,
     metric_directions_,
     pack_directions_,
     pack_step_,
@@ -343,7 +342,7 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
         if not entries:
             return
         for entry in entries:
-            if (keep := kept(entry)) != 1.0:
+            if (keep := kept_in(entry.group)) != 1.0:
                 entry.param.mul_(keep)
         updates: list[Tensor] = []
         pairs = zip(entries, directions, strict=True)

@@ -76,6 +76,8 @@ def _check(
         raise ValueError(
             f"max_logits must be of shape (heads,), got shape {tuple(max_logits.shape)}"
         )
+    if not bool(max_logits.isfinite().all()):
+        raise ValueError(f"max_logits must be finite, got {max_logits.tolist()}")
     if not threshold > 0.0:
         raise ValueError(f"threshold must be > 0, got {threshold!r}")
     if not 0.0 <= alpha <= 1.0:

@@ -14,7 +14,7 @@ from steepest.linalg.normalize import iteration_dtype
 
 SecondMoment = Literal["adamuon", "adamuon_sign", "normuon", "normuon_long", "namo", "namo_raw"]
 
-_ENTRYWISE = ("adamuon", "adamuon_sign")
+ENTRYWISE = ("adamuon", "adamuon_sign")
 _SCALAR = ("namo", "namo_raw")
 
 
@@ -28,7 +28,7 @@ def moment_shape(
         shape: of the parameter.
         blocks: (count, rows, columns) of its blocks.
     """
-    if method in _ENTRYWISE:
+    if method in ENTRYWISE:
         return tuple(shape)
     return (sum(_length(method, block) for block in blocks),)
 
@@ -109,7 +109,7 @@ def adapt_(
                 factor = factor * correction
             direction.mul_(factor.to(direction.dtype)[:, None, None])
             continue
-        if method in _ENTRYWISE:
+        if method in ENTRYWISE:
             own = blocks[place].matrices()
         else:
             along = 2 if method == "normuon" or rows >= columns else 1
@@ -117,10 +117,10 @@ def adapt_(
             own = moments[start : start + math.prod(sizes)].view(sizes)
             start += math.prod(sizes)
         squares = direction.square()
-        if method not in _ENTRYWISE:
+        if method not in ENTRYWISE:
             squares = squares.mean(along, keepdim=True)
         own.lerp_(squares.to(own.dtype), 1.0 - beta2)  # a checkpoint may have changed its dtype
-        if method in _ENTRYWISE:
+        if method in ENTRYWISE:
             blocks[place].write_(own)
         direction.div_(own.to(direction.dtype).sqrt().add_(eps))
         length = torch.linalg.vector_norm(direction, dim=(1, 2), keepdim=True)

@@ -24,8 +24,8 @@ class Spel(MatrixOptimizer):
 
     Each matrix of the weight has orthonormal rows, or columns if it is tall: from the first step
     on, which also brings a weight there that began elsewhere. The direction is that of ``schedule``
-    and ``steps``; the weight is projected exactly, by QDWH. A step without an update leaves the
-    weight as it is.
+    and ``steps``; the weight is projected exactly, by QDWH, which also completes a weight without
+    full rank to an orthogonal one. A step without an update leaves the weight as it is.
 
     Args:
         params: matrices, groups or named parameters.
@@ -56,12 +56,10 @@ class Spel(MatrixOptimizer):
         "scale": "none",
     }
 
-    def _contexts(
-        self, entry: Entry, weight: Tensor, update: Tensor
-    ) -> Iterator[AbstractContextManager[object]]:
+    def _contexts(self, entry: Entry, update: Tensor) -> Iterator[AbstractContextManager[object]]:
         if float(entry.group["lr"]) != 0.0:
-            yield _kept_orthogonal(weight, update, Blocks.of(entry.group))
-        yield from super()._contexts(entry, weight, update)
+            yield _kept_orthogonal(entry.weight, update, Blocks.of(entry.group))
+        yield from super()._contexts(entry, update)
 
 
 @contextmanager

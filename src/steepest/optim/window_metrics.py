@@ -26,7 +26,7 @@ from steepest.linalg.lowrank import projection_coefficients, tail_mixture
 from steepest.linalg.rows import combine_, combine_each, mix_, row_dots, wide_dtype
 from steepest.linalg.window import Columns, advance
 from steepest.optim.base import Entry
-from steepest.optim.decay import decay_, kept_share
+from steepest.optim.decay import decay_, kept_in
 from steepest.optim.window_blocks import Cohort, States, block_sums
 from steepest.optim.window_checks import by_gram, magnitude_fault, squares_fault
 from steepest.optim.window_memory import check_room
@@ -221,7 +221,7 @@ def pack_step_(pack: Pack, coefficients: Tensor, newest: int, average: Tensor | 
     item = pack.items[0]
     assert item.entry is not None
     group = item.member.group
-    rate, keep = float(group["lr"]), kept(item.entry)
+    rate, keep = float(group["lr"]), kept_in(item.entry.group)
     vector, rows = item.entry.gradient.reshape(-1), pack.history[0]
     weight = item.member.param.view(-1)
     if average is None:
@@ -249,18 +249,6 @@ def coupled(entry: Entry) -> Entry:
         method="l2",
     )
     return entry._replace(gradient=gradient)
-
-
-def kept(entry: Entry) -> float:
-    """Return what weight decay leaves of a weight."""
-    group = entry.group
-    if group["weight_decay"] == 0.0:
-        return 1.0
-    return kept_share(
-        lr=float(group["lr"]),
-        weight_decay=group["weight_decay"],
-        method=group["weight_decay_method"],
-    )
 
 
 def metric_directions_(extension: Extension, states: States) -> dict[Tensor, Tensor]:
