@@ -14,7 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from steepest.cli.models import Network
 from steepest.cli.registry import MODEL_OPTIONS, REST_OPTIONS, Kind
-from steepest.model.routing import hidden_matrix_groups
+from steepest.model.plan import Plan
+from steepest.model.routing import route
 
 WARMUP = 0.05  # of all steps
 
@@ -113,12 +114,15 @@ def build_optimizer(
 
 
 def _divide(kind: Kind, model: Network) -> tuple[list[dict[str, Any]], list[Tensor]]:
-    groups, rest = hidden_matrix_groups(model, head=model.head)
-    if kind.takes == "matrices and convolutions":
-        return groups, rest
-    matrices = [group["params"] for group in groups if group["layout"] == "matrix"]
-    others = [group["params"] for group in groups if group["layout"] != "matrix"]
-    return [{"params": params} for params in matrices], rest + [p for g in others for p in g]
+    plan = route(model, head=model.head)
+    taken = plan.by_rule("matrix")
+    if kind.takes == "matrices":  # and nothing that needs options
+        taken = [each for each in taken if not each.options]
+    groups = Plan(tuple(taken)).groups("matrix")
+    inside = {each.name for each in taken}
+    return groups, [
+        each.param for each in plan if each.name not in inside and each.param is not None
+    ]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
