@@ -1,6 +1,10 @@
 """PyTorch optimizers that take the steepest step in a chosen geometry."""
 
 from steepest import linalg
+from steepest.model.combined import CombinedOptimizer
+from steepest.model.create import create_optimizer
+from steepest.model.plan import Plan, Route
+from steepest.model.routing import route
 from steepest.optim.adamuon import AdaMuon
 from steepest.optim.dion2 import Dion2
 from steepest.optim.matrix import MatrixOptimizer
@@ -21,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MOP",
     "AdaMuon",
+    "CombinedOptimizer",
     "Dion2",
     "MatrixOptimizer",
     "MatrixOptions",
@@ -28,10 +33,14 @@ __all__ = [
     "MuonHyperball",
     "NorMuon",
     "OrthogonalizedOptimizer",
+    "Plan",
     "PolarGrad",
     "ProjectionRegularizedSGD",
+    "Route",
     "Scion",
     "Spel",
+    "create_optimizer",
     "linalg",
     "qk_clip_",
+    "route",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from itertools import groupby
 from typing import Any, NamedTuple, overload
@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from steepest.optim import checks
 from steepest.optim.checked import CheckedOptimizer
 from steepest.optim.decay import decay_, decay_cautiously_
+from steepest.optim.finite import all_finite
 from steepest.optim.hooks import HookFunction, hook_contexts
 
 
@@ -130,16 +131,8 @@ class SteepestOptimizer(CheckedOptimizer):
         Raises:
             RuntimeError: where the group says so, before anything has changed.
         """
-        checked = [
-            entry
-            for entry in entries
-            if entry.group["nonfinite"] != "pass" and entry.gradient.numel() > 0
-        ]
-        if not checked:
-            return False
-        # one fast pass; a sum of squares may overflow where no entry does
-        lengths = torch._foreach_norm([entry.gradient for entry in checked], 2)
-        if all(bool(torch.stack(each).isfinite().all()) for each in _by_device(lengths)):
+        checked = [entry for entry in entries if entry.group["nonfinite"] != "pass"]
+        if all_finite([entry.gradient for entry in checked]):
             return False
         bad = [entry for entry in checked if not bool(entry.gradient.isfinite().all())]
         for entry in bad:
@@ -282,13 +275,6 @@ def _one_rate(part: Sequence[Entry]) -> bool:
 
 def _groups(part: Sequence[Entry]) -> list[dict[str, Any]]:
     return list({id(entry.group): entry.group for entry in part}.values())
-
-
-def _by_device(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    found: dict[torch.device, list[Tensor]] = {}
-    for tensor in tensors:
-        found.setdefault(tensor.device, []).append(tensor)
-    return found.values()
 
 
 def _check_update(update: Tensor, entry: Entry) -> None:
