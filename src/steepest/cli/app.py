@@ -8,8 +8,10 @@ from typing import Annotated, NoReturn
 import torch
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 import steepest
+from steepest.cli.bench import NAMES, bench, timings_table, write_bench
 from steepest.cli.defaults import TRIALS
 from steepest.cli.errors import BadInputError
 from steepest.cli.experiment import Comparison, carry_out, prepare
@@ -18,6 +20,8 @@ from steepest.cli.record import as_record, write_json
 from steepest.cli.report import Reporter, heading, results_table
 from steepest.cli.specs import parse_specs
 from steepest.cli.tasks import load_task
+from steepest.cli.user_model import load_model
+from steepest.model.routing import route
 
 _BAD_INPUT, _INTERRUPTED = 2, 130
 
@@ -113,6 +117,87 @@ def compare(
     except OSError as error:  # a full disk, say, in the middle
         _stop(f"cannot write results: {error}", _BAD_INPUT)
     except KeyboardInterrupt:  # outside the runs
+        _stop("interrupted", _INTERRUPTED)
+    finally:
+        torch.set_num_threads(threads_before)
+
+
+@app.command(name="plan", no_args_is_help=True)
+def plan_command(
+    model: Annotated[str, typer.Argument(metavar="MODULE:CALLABLE", help="What makes the model.")],
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Module of the output head; 'none' for none.", show_default="found"
+        ),
+    ] = None,
+) -> None:
+    """Show which rule would step each parameter of your model, and why.
+
+    MODULE:CALLABLE is a function or class without arguments that makes the model, as
+    `my_models.py:build` or `package.module:Net`. Hidden matrices go to an optimizer of matrices,
+    such as Muon, and the rest to AdamW: this is what `steepest.create_optimizer` does.
+
+    Exit codes: 0 done, 2 bad input.
+    """
+    try:
+        network = load_model(model)
+        chosen = None if head == "none" else "auto" if head is None else head
+        typer.echo(str(route(network, head=chosen)))
+    except (BadInputError, ValueError) as error:
+        _stop(str(error), _BAD_INPUT)
+
+
+@app.command(name="bench")
+def bench_command(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODULE:CALLABLE]", help="What makes the model.", show_default=False
+        ),
+    ] = None,
+    optimizers: Annotated[
+        str, typer.Option(metavar="LIST", help="Names, separated by commas.")
+    ] = ",".join(NAMES),
+    seconds: Annotated[float, typer.Option(metavar="S", help="For all rounds.")] = 10.0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for results.")] = Path("bench"),
+    threads: Annotated[int, typer.Option(metavar="N", help="Threads of torch.")] = 1,
+) -> None:
+    """Time a step of each optimizer on your model, beside torch's AdamW and Muon.
+
+    Without MODULE:CALLABLE the model is the transformer of the task `text`. Gradients are random
+    numbers: nothing is trained. All optimizers step in turn, round after round.
+
+    Results: a table, and in DIR a bar chart bench.png and bench.json. Exit codes: 0 done, 2 bad
+    input, 130 interrupted.
+    """
+    threads_before = torch.get_num_threads()
+    try:
+        _check_counts(threads=threads)
+        if not 0.0 < seconds <= 86400.0:
+            raise BadInputError(f"--seconds must be above 0 and at most 86400, got {seconds}")
+        torch.set_num_threads(threads)
+        network = load_task("text").build() if model is None else load_model(model)
+        out.mkdir(parents=True, exist_ok=True)
+        names = [name.strip() for name in optimizers.split(",")]
+        bar = (TextColumn("timing"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
+        with Progress(*bar, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("timing", total=1.0)
+            timings = bench(
+                network,
+                names,
+                seconds=seconds,
+                on_round=lambda share: progress.update(task, completed=share),
+            )
+        Console().print(timings_table(timings))
+        entries = sum(param.numel() for param in network.parameters())
+        for path in write_bench(out, model or "transformer of the task text", entries, timings):
+            typer.echo(f"wrote {path}")
+    except BadInputError as error:
+        _stop(str(error), _BAD_INPUT)
+    except OSError as error:
+        _stop(f"cannot write results: {error}", _BAD_INPUT)
+    except KeyboardInterrupt:
         _stop("interrupted", _INTERRUPTED)
     finally:
         torch.set_num_threads(threads_before)
