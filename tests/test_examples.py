@@ -16,6 +16,7 @@ from steepest.linalg import newton_schulz
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+TRAINERS = sorted((ROOT / "examples" / "trainers").glob("*.py"))
 
 
 def load(name):
@@ -30,6 +31,14 @@ def test_example_runs(path):
     command = [sys.executable, "-W", "error", str(path)]
     result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     assert result.stdout.strip()
+
+
+@pytest.mark.parametrize("path", TRAINERS, ids=lambda path: path.stem)
+def test_a_run_resumed_by_a_trainer_equals_a_straight_one(path):
+    """Without an error for warnings, which the trainers themselves give."""
+    command = [sys.executable, str(path)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    assert "resumed run equals the straight one: True" in result.stdout
 
 
 def settings(**options):

@@ -45,7 +45,8 @@ USUAL: dict[str, dict[str, Any]] = {
 # whose learning rate means nothing to AdamW, which has its own for the rest of the model
 OWN_UNITS = ("scion", "polargrad", "mop", "spel", "muonhyperball")
 
-# learning rates with the least validation loss in the sweeps of benchmarks/sweeps/*.json
+# learning rates with the least validation loss in the sweeps of benchmarks/sweeps/*.json: those of
+# the family in family-*.json, for text of half as many steps
 TUNED: dict[str, dict[str, dict[str, Any]]] = {
     "digits": {
         "muon": {"lr": 1e-2},
@@ -58,12 +59,28 @@ TUNED: dict[str, dict[str, dict[str, Any]]] = {
         "adamw": {"lr": 3.2e-2},
         "sgd": {"lr": 1e-1},
         "projected": {"lr": 1e-1},
+        "adamuon": {"lr": 0.032},
+        "normuon": {"lr": 0.032},
+        "scion": {"lr": 0.00032},
+        "polargrad": {"lr": 0.1},
+        "mop": {"lr": 0.1},
+        "spel": {"lr": 0.032},
+        "muonhyperball": {"lr": 0.032},
+        "dion2": {"lr": 0.1},
     },
     "text": {
         "muon": {"lr": 3.2e-2},
         "adamw": {"lr": 3.2e-3},
         "sgd": {"lr": 1e-1},
         "projected": {"lr": 1e-1},
+        "adamuon": {"lr": 0.032},
+        "normuon": {"lr": 0.032},
+        "scion": {"lr": 0.001},
+        "polargrad": {"lr": 3.2},
+        "mop": {"lr": 3.2},
+        "spel": {"lr": 0.1},
+        "muonhyperball": {"lr": 0.1},
+        "dion2": {"lr": 0.032},
     },
     "diabetes": {
         "muon": {"lr": 3.2e-3},
