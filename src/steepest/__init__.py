@@ -3,6 +3,7 @@
 from steepest import linalg
 from steepest.model.combined import CombinedOptimizer
 from steepest.model.create import create_optimizer
+from steepest.model.diagnostics import Diagnostics, diagnose
 from steepest.model.plan import Plan, Route
 from steepest.model.routing import route
 from steepest.optim.adamuon import AdaMuon
@@ -26,6 +27,7 @@ __all__ = [
     "MOP",
     "AdaMuon",
     "CombinedOptimizer",
+    "Diagnostics",
     "Dion2",
     "MatrixOptimizer",
     "MatrixOptions",
@@ -40,6 +42,7 @@ __all__ = [
     "Scion",
     "Spel",
     "create_optimizer",
+    "diagnose",
     "linalg",
     "qk_clip_",
     "route",

@@ -278,6 +278,23 @@ class ProjectionRegularizedSGD(SteepestOptimizer):
             return torch.device(group["history_device"])
         return super()._state_device(name, param, group)
 
+    def window_spectra(self) -> list[list[float]]:
+        """Return the eigenvalues of the metric above its damping, for each block that has columns.
+
+        Those of B diag(w) Bᵀ, the largest first, by way of the Gram matrix of the columns; empty
+        for metrics that have no Gram matrix.
+        """
+        result = []
+        for block in blocks(self.param_groups):
+            states = [self.state[param] for param, _, _ in block if param in self.state]
+            grams = [state["gram"].double() for state in states if "gram" in state]
+            if not grams:
+                continue
+            root = states[0]["weights"].double().clamp_min(0.0).sqrt()
+            values = torch.linalg.eigvalsh(root[:, None] * sum(grams) * root[None]).flip(0)
+            result.append([float(value) for value in values if value > 0.0])
+        return result
+
     # --- the step -------------------------------------------------------------------------------
 
     def _skips(self, entries: Sequence[Entry]) -> bool:
