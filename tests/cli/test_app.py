@@ -223,3 +223,19 @@ def test_another_missing_module_is_not_hidden(monkeypatch):
     monkeypatch.setitem(sys.modules, "steepest.cli.app", None)
     with pytest.raises(ModuleNotFoundError, match=r"steepest\.cli\.app"):
         main.main()
+
+
+def test_diagnose_draws_and_keeps_what_optimizers_do(steepest_command, tmp_path):
+    result = steepest_command(
+        "compare", "digits", "--optimizers", "muon,adamw", "--steps", 3, "--seeds", 1,
+        "--diagnose", "--out", tmp_path,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "compare-digits-diagnose.png").stat().st_size > 5000
+    muon, adamw = json.loads((tmp_path / "compare-digits.json").read_text())["optimizers"]
+    told = muon["trials"][0]["runs"][0]["diagnostics"]
+    assert told["step"] == [0, 1, 2]
+    assert all(0 < value < 1 for value in told["orthogonality_error"])
+    assert all(value > 1 for value in told["momentum_rank"])
+    other = adamw["trials"][0]["runs"][0]["diagnostics"]
+    assert sorted(other) == ["step", "update_ratio"]

@@ -16,6 +16,7 @@ from steepest.cli.defaults import TRIALS
 from steepest.cli.errors import BadInputError
 from steepest.cli.experiment import Comparison, carry_out, prepare
 from steepest.cli.plot import write_picture
+from steepest.cli.plot_diagnostics import write_diagnostics_picture
 from steepest.cli.record import as_record, write_json
 from steepest.cli.report import Reporter, heading, results_table
 from steepest.cli.specs import parse_specs
@@ -80,6 +81,12 @@ def compare(
         int,
         typer.Option(metavar="N", help="Threads of torch; results may depend on them."),
     ] = 1,
+    diagnose: Annotated[
+        bool,
+        typer.Option(
+            "--diagnose", help="Draw what each optimizer does to the weights, and keep the numbers."
+        ),
+    ] = False,
 ) -> None:
     """Train the same model with several optimizers and show who does better.
 
@@ -111,6 +118,7 @@ def compare(
         _check_counts(steps=steps, seeds=seeds, threads=threads)
         torch.set_num_threads(threads)
         comparison, folder = _prepare(task, optimizers, steps, seeds, sweep, out)
+        comparison.diagnose = diagnose
         _run(comparison, folder)
     except BadInputError as error:
         _stop(str(error), _BAD_INPUT)
@@ -264,6 +272,9 @@ def _run(comparison: Comparison, folder: Path) -> None:
         for note in _notes(comparison):
             output.print(note, markup=False, highlight=False, soft_wrap=True)
         paths.append(write_picture(comparison, json_path.with_suffix(".png")))
+        if comparison.diagnose:
+            name = f"compare-{comparison.task.name}-diagnose.png"
+            paths.append(write_diagnostics_picture(comparison, folder / name))
     for path in paths:
         output.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     if comparison.status == "interrupted":

@@ -77,6 +77,7 @@ class Comparison:
         seeds: of each trial.
         sweep: whether the learning rates come from the grid.
         threads: that torch computes with.
+        diagnose: whether runs tell what the optimizers do to the weights.
         status: how far it got.
     """
 
@@ -86,6 +87,7 @@ class Comparison:
     seeds: Sequence[int]
     sweep: bool
     threads: int
+    diagnose: bool = False
     status: Status = "running"
 
     def jobs(self) -> Iterator[tuple[Contender, Trial, int]]:
@@ -171,6 +173,7 @@ def carry_out(comparison: Comparison, watcher: Watcher) -> None:
                 steps=comparison.steps,
                 seed=seed,
                 on_step=watcher.step_done,
+                diagnose=comparison.diagnose,
             )
             trial.runs.append(run)
             watcher.run_finished(contender, run)

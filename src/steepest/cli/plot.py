@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from steepest.cli.experiment import Comparison, Contender, Trial
 
 # Okabe and Ito, distinct for the colour-blind, without yellow, which is faint on white
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _DASHES = ("-", "--", "-.", ":")  # for more optimizers than colours
 _LONGEST_LINE = 60  # of a label, in characters
 _SMOOTHED = 25  # windows of the moving average in a run
@@ -111,9 +111,9 @@ def _curve(trial: Trial, steps: int) -> _Curve | None:
 
 
 def _look(position: int, curve: _Curve) -> dict[str, Any]:
-    dashes = _DASHES[position // len(_COLOURS) % len(_DASHES)]
+    dashes = _DASHES[position // len(COLOURS) % len(_DASHES)]
     return {
-        "color": _COLOURS[position % len(_COLOURS)],
+        "color": COLOURS[position % len(COLOURS)],
         "linestyle": dashes if curve.whole else ":",
         "linewidth": 1.8,
         "zorder": 10 - 0.1 * position,

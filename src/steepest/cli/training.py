@@ -13,11 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
+from steepest.cli.averages import averaged
 from steepest.cli.models import Network
 from steepest.cli.registry import Kind
 from steepest.cli.tasks import Split, Task, batches
 from steepest.cli.whole_model import WholeModelOptimizer, build_optimizer
+from steepest.model.diagnostics import Diagnostics
 
+_DIAGNOSED = 40  # steps of a run
 _EVALUATION_ROWS = 512  # at once, to bound memory
 
 
@@ -40,6 +43,7 @@ class Run:
         test_metric: at the end.
         state_bytes: of the optimizer.
         settings: of each part of the optimizer.
+        diagnostics: means over parameters at some steps, where they were asked for.
     """
 
     seed: int
@@ -52,6 +56,7 @@ class Run:
     test_metric: float | None = None
     state_bytes: int = 0
     settings: list[dict[str, Any]] = field(default_factory=list)
+    diagnostics: dict[str, list[float]] = field(default_factory=dict)
 
     def median_step_seconds(self) -> float:
         """Return the median duration of a step; infinite if none was finished."""
@@ -66,6 +71,7 @@ def train_once(
     steps: int,
     seed: int,
     on_step: Callable[[float], None] | None = None,
+    diagnose: bool = False,
 ) -> Run:
     """Train the task's model and judge it.
 
@@ -79,12 +85,17 @@ def train_once(
         steps: number of steps.
         seed: of initial weights and batches.
         on_step: called with the loss of each step.
+        diagnose: whether to collect what the optimizer does to the weights.
     """
     model = initial_model(task, seed)
     if settings.get("qk_clip") is not None:
         model.bound_logits(settings["qk_clip"])
     optimizer = build_optimizer(kind, settings, model, steps=steps)
     run = Run(seed=seed, settings=optimizer.settings())
+    every = max(1, steps // _DIAGNOSED)
+    watchers = [Diagnostics(part, every=every) for part in optimizer.parts] if diagnose else []
+    for watcher in watchers:
+        watcher.start()
     try:
         for rows in batches(len(task.train), task.batch_size, steps=steps, seed=seed):
             start = perf_counter()
@@ -96,6 +107,7 @@ def train_once(
         _judge(run, task, model)
     except (DivergedError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
         run.diverged = True
+    run.diagnostics = averaged(record for watcher in watchers for record in watcher.read())
     run.state_bytes = optimizer.state_bytes()
     return run
 

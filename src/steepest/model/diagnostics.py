@@ -246,7 +246,8 @@ def _largest_singular_value(stack: Tensor) -> Tensor:
 def _rms(x: Tensor) -> Tensor:
     """Root mean square, summed in float64, where no square overflows."""
     length: Tensor = torch.linalg.vector_norm(x, dtype=torch.float64)
-    return length / max(1, x.numel()) ** 0.5
+    rms: Tensor = length / max(1, x.numel()) ** 0.5
+    return rms
 
 
 def _windows(optimizer: Optimizer) -> Iterator[Record]:
