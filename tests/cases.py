@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 import steepest
 from steepest.linalg import newton_schulz
+from steepest.model.create import MATRIX_OPTIMIZERS
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,6 @@ def _projected(name: str, **options: Any) -> Case:
     return Case(name, steepest.ProjectionRegularizedSGD, {"lr": 0.1, **options}, coupled=True)
 
 
-# the named optimizers of the family, apart from Muon
-MATRIX_CLASSES = (
-    steepest.AdaMuon,
-    steepest.NorMuon,
-    steepest.Scion,
-    steepest.PolarGrad,
-    steepest.MOP,
-    steepest.Spel,
-    steepest.MuonHyperball,
-    steepest.Dion2,
-)
-
 # options that go another way through the engine, several at once where they are independent
 VARIANTS: Sequence[tuple[str, dict[str, Any]]] = (
     ("namo", {"second_moment": "namo", "tolerance": 1e-6}),
@@ -124,7 +113,7 @@ CASES: Sequence[Case] = (
         weight_decay_method="independent",
         weight_decay=0.01,
     ),
-    *(_matrices(make.__name__.lower(), make, lr=0.01) for make in MATRIX_CLASSES),
+    *(_matrices(name, make, lr=0.01) for name, make in MATRIX_OPTIMIZERS.items() if name != "muon"),
     *(_matrices(f"muon-{name}", steepest.Muon, lr=0.01, **options) for name, options in VARIANTS),
     _projected("projected-window"),
     _projected("projected-window-beta", beta=0.3, weight_decay=0.01, tail_tolerance=1e-3),

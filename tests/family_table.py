@@ -12,20 +12,10 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-import steepest
 from layouts import LAYOUTS
+from steepest.model.create import MATRIX_OPTIMIZERS
 
-CLASSES = (
-    steepest.Muon,
-    steepest.AdaMuon,
-    steepest.NorMuon,
-    steepest.Scion,
-    steepest.PolarGrad,
-    steepest.MOP,
-    steepest.Spel,
-    steepest.MuonHyperball,
-    steepest.Dion2,
-)
+CLASSES = tuple(MATRIX_OPTIMIZERS.values())
 
 # by the name in the table
 OPTIONS: dict[str, dict[str, Any]] = {

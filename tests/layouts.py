@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
 
 # by name: shape of the parameter, options, and the same matrices written out by hand
 LAYOUTS = {
@@ -86,3 +90,38 @@ def from_matrices(by_hand, matrices: list[Tensor], shape: tuple[int, ...]) -> Te
     for matrix, place in zip(matrices, by_hand(places), strict=True):
         result[place.flatten()] = matrix.flatten()
     return result.reshape(shape)
+
+
+def blocks_apart(by_hand, whole: Sequence[Tensor]) -> list[Parameter]:
+    """Return the matrices of some parameters as parameters of their own."""
+    return [Parameter(m.clone()) for param in whole for m in by_hand(param.detach())]
+
+
+def step_whole_and_apart(
+    optimizers: Sequence[Optimizer],
+    whole: Sequence[Parameter],
+    apart: Sequence[Parameter],
+    by_hand,
+    *,
+    steps: int,
+    generator: torch.Generator,
+) -> list[Tensor]:
+    """Step parameters and their matrices with the same random gradients.
+
+    Returns what the steps of the matrices make of each parameter.
+    """
+    for _ in range(steps):
+        for param in whole:
+            param.grad = torch.randn(param.shape, generator=generator, dtype=torch.float64)
+        parts = [m.contiguous() for param in whole for m in by_hand(param.grad)]
+        for param, gradient in zip(apart, parts, strict=True):
+            param.grad = gradient
+        for optimizer in optimizers:
+            optimizer.step()
+    each = len(apart) // len(whole)
+    return [
+        from_matrices(
+            by_hand, [m.detach() for m in apart[place * each : (place + 1) * each]], param.shape
+        )
+        for place, param in enumerate(whole)
+    ]

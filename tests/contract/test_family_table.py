@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 import family_table
 from family_table import CLASSES, OPTIONS, refusal
-from layouts import LAYOUTS, from_matrices
+from layouts import LAYOUTS, blocks_apart, from_matrices, step_whole_and_apart
 from steepest import Spel
 from steepest.linalg import polar
 
@@ -42,21 +42,15 @@ def test_a_layout_equals_its_blocks_one_by_one(kind, name):
     given = OPTIONS[name]
     for layout, (shape, options, by_hand) in LAYOUTS.items():
         whole, generator = weights(shape)
-        apart = [Parameter(m.clone()) for p in whole for m in by_hand(p.detach())]
+        apart = blocks_apart(by_hand, whole)
         together = kind(whole, lr=0.05, **options, **given)
         single = kind(apart, lr=0.05, batch_bytes=0, **given)
         for group in together.param_groups + single.param_groups:
             group["hooks"] = ()  # they see the whole parameter, and have a test of their own
-        for _ in range(3):
-            set_gradients(whole, generator)
-            parts = [m.contiguous() for p in whole for m in by_hand(p.grad)]
-            for param, gradient in zip(apart, parts, strict=True):
-                param.grad = gradient
-            together.step()
-            single.step()
-        half = len(apart) // 2
-        for param, matrices in zip(whole, (apart[:half], apart[half:]), strict=True):
-            expected = from_matrices(by_hand, [m.detach() for m in matrices], shape)
+        results = step_whole_and_apart(
+            (together, single), whole, apart, by_hand, steps=3, generator=generator
+        )
+        for param, expected in zip(whole, results, strict=True):
             torch.testing.assert_close(param.detach(), expected, rtol=1e-6, atol=1e-8, msg=layout)
 
 

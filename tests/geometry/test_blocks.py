@@ -7,7 +7,7 @@ import torch
 from torch.nn import Parameter
 
 from cases import run
-from layouts import LAYOUTS, from_matrices
+from layouts import LAYOUTS, blocks_apart, step_whole_and_apart
 from steepest import Muon
 from steepest.geometry.blocks import Blocks, block_shapes
 
@@ -38,20 +38,13 @@ def test_muon_on_a_layout_equals_its_blocks_one_by_one(name, contiguous, kind):
     if not contiguous:
         start = start.mT.contiguous().mT
     whole = [Parameter(start.clone()), Parameter(2 * start)]
-    apart = [Parameter(m.clone()) for p in whole for m in by_hand(p.detach())]
+    apart = blocks_apart(by_hand, whole)
     together = Muon(whole, lr=0.1, **options, **kind)
     single = Muon(apart, lr=0.1, batch_bytes=0, **kind)
-    for _ in range(5):
-        for param in whole:
-            param.grad = torch.randn(shape, generator=generator, dtype=torch.float64)
-        parts = [m.contiguous() for p in whole for m in by_hand(p.grad)]
-        for param, gradient in zip(apart, parts, strict=True):
-            param.grad = gradient
-        together.step()
-        single.step()
-    half = len(apart) // 2
-    for param, matrices in zip(whole, (apart[:half], apart[half:]), strict=True):
-        expected = from_matrices(by_hand, [m.detach() for m in matrices], shape)
+    results = step_whole_and_apart(
+        (together, single), whole, apart, by_hand, steps=5, generator=generator
+    )
+    for param, expected in zip(whole, results, strict=True):
         torch.testing.assert_close(param.detach(), expected, rtol=1e-10, atol=1e-12)
 
 

@@ -15,22 +15,9 @@ from cases import parameters, run, set_gradients
 from oracles_family import REFERENCES, options
 from steepest import Muon
 from steepest.linalg import SCHEDULES
+from steepest.model.create import MATRIX_OPTIMIZERS
 
 SHAPES = [(6, 4), (4, 6), (5, 5), (2, 9), (12, 3), (16, 8)]
-NAMED = {
-    kind.__name__.lower(): kind
-    for kind in (
-        steepest.Muon,
-        steepest.AdaMuon,
-        steepest.NorMuon,
-        steepest.Scion,
-        steepest.PolarGrad,
-        steepest.MOP,
-        steepest.Spel,
-        steepest.MuonHyperball,
-        steepest.Dion2,
-    )
-}
 TABLE = SCHEDULES["polar_express"].coefficients[:5]
 
 
@@ -52,11 +39,11 @@ def assert_follows(optimizer, params, formulas, tolerance, steps=5):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "polynomial"])
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", MATRIX_OPTIMIZERS)
 def test_a_named_optimizer_follows_its_formula(name, exact, dtype):
     params = parameters(SHAPES, dtype=dtype)
     rate = 0.02 if name != "scion" else 0.002
-    optimizer = NAMED[name](params, lr=rate, **({"method": "svd"} if exact else {}))
+    optimizer = MATRIX_OPTIMIZERS[name](params, lr=rate, **({"method": "svd"} if exact else {}))
     orth = oracles.polar if exact else polynomial
     formulas = [REFERENCES[name](p.detach().double().clone(), orth, rate) for p in params]
     tolerance = {torch.float64: 1e-11, torch.float32: 1e-6 if exact else 1e-5}[dtype]
@@ -64,7 +51,7 @@ def test_a_named_optimizer_follows_its_formula(name, exact, dtype):
 
 
 def test_the_table_of_formulas_is_complete():
-    assert NAMED.keys() == REFERENCES.keys()
+    assert MATRIX_OPTIMIZERS.keys() == REFERENCES.keys()
 
 
 # --- one option at a time -------------------------------------------------------------------------
@@ -187,12 +174,14 @@ def test_an_option_follows_its_formula(name, dtype):
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e30])
-@pytest.mark.parametrize("name", [name for name in NAMED if name not in ("polargrad", "mop")])
+@pytest.mark.parametrize(
+    "name", [name for name in MATRIX_OPTIMIZERS if name not in ("polargrad", "mop")]
+)
 def test_the_scale_of_the_gradients_does_not_matter(name, scale):
     results = []
     for factor in (1.0, scale):
         params = parameters(SHAPES, dtype=torch.float32)
-        optimizer = NAMED[name](params, lr=0.01)
+        optimizer = MATRIX_OPTIMIZERS[name](params, lr=0.01)
         for step in range(3):
             set_gradients(params, step)
             for param in params:

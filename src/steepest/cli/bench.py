@@ -20,6 +20,7 @@ from torch.optim import Muon as TorchMuon
 
 from steepest.cli.errors import BadInputError
 from steepest.cli.record import versions
+from steepest.cli.whole_model import state_bytes
 from steepest.model.combined import CombinedOptimizer
 from steepest.model.create import MATRIX_OPTIMIZERS, create_optimizer
 from steepest.model.routing import route
@@ -116,15 +117,8 @@ def _timed(optimizer: Optimizer) -> float:
 
 def _timing(name: str, times: dict[str, list[float]], optimizer: Optimizer) -> Timing:
     ratios = [a / b for a, b in zip(times[name], times["adamw"], strict=True)]
-    tensors = {
-        value.untyped_storage().data_ptr(): value.untyped_storage().nbytes()
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor)
-    }
-    return Timing(
-        name, 1e3 * median(times[name]), median(ratios), sum(tensors.values()), len(ratios)
-    )
+    memory = state_bytes([optimizer])
+    return Timing(name, 1e3 * median(times[name]), median(ratios), memory, len(ratios))
 
 
 def timings_table(timings: Sequence[Timing]) -> Table:

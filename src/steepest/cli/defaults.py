@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from steepest.cli.registry import Kind
+from steepest.model.create import OWN_UNITS
 
 # learning rates tried for every optimizer: as many for each, equally spaced in the logarithm
 TRIALS = 7
@@ -41,9 +42,6 @@ USUAL: dict[str, dict[str, Any]] = {
     # steps of AdamW's size, as the rest of the model has
     "torch-muon": {"adjust_lr_fn": "match_rms_adamw"},
 }
-
-# whose learning rate means nothing to AdamW, which has its own for the rest of the model
-OWN_UNITS = ("scion", "polargrad", "mop", "spel", "muonhyperball")
 
 # learning rates with the least validation loss in the sweeps of benchmarks/sweeps/*.json: those of
 # the family in family-*.json, for text of half as many steps
@@ -100,7 +98,7 @@ def settings_for(task: str, kind: Kind, options: dict[str, Any]) -> dict[str, An
         options: what the user gave.
     """
     usual, tuned = USUAL.get(kind.name, {}), TUNED.get(task, {}).get(kind.name, {})
-    if kind.name in OWN_UNITS:
+    if issubclass(kind.make, OWN_UNITS):
         usual = {"rest_lr": TUNED[task]["adamw"]["lr"], "rest_weight_decay": 0.01, **usual}
     return {"lr": kind.options()["lr"], **usual, **tuned, **options}
 

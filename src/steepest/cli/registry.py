@@ -10,6 +10,7 @@ from torch import optim
 
 import steepest
 from steepest.cli.errors import unknown
+from steepest.model.create import MATRIX_OPTIMIZERS
 
 Takes = Literal["everything", "matrices and convolutions", "matrices"]
 
@@ -52,22 +53,9 @@ class Kind:
         return own | dict.fromkeys(rest) | dict.fromkeys(MODEL_OPTIONS)
 
 
-_MATRIX = (
-    steepest.Muon,
-    steepest.AdaMuon,
-    steepest.NorMuon,
-    steepest.Scion,
-    steepest.PolarGrad,
-    steepest.MOP,
-    steepest.Spel,
-    steepest.MuonHyperball,
-    steepest.Dion2,
-)
-
-
 def _all_kinds() -> dict[str, Kind]:
     ours = [
-        *(Kind(make.__name__.lower(), make, "matrices and convolutions") for make in _MATRIX),
+        *(Kind(n, make, "matrices and convolutions") for n, make in MATRIX_OPTIMIZERS.items()),
         Kind("projected", steepest.ProjectionRegularizedSGD),
     ]
     excluded = (optim.Optimizer, optim.Muon, optim.SparseAdam)  # the last takes sparse gradients

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,11 +77,20 @@ class WholeModelOptimizer:
 
     def state_bytes(self) -> int:
         """Return the memory of all tensors in the state, shared memory once."""
-        storages = {}
-        for tensor in _tensors([dict(part.state) for part in self.parts]):
-            storage = tensor.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-        return sum(storages.values())
+        return state_bytes(self.parts)
+
+
+def state_bytes(optimizers: Sequence[Optimizer]) -> int:
+    """Return the memory of all tensors in the states of optimizers, shared memory once.
+
+    Args:
+        optimizers: of disjoint parameters.
+    """
+    storages = {}
+    for tensor in _tensors([dict(optimizer.state) for optimizer in optimizers]):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
 
 
 def build_optimizer(

@@ -207,7 +207,7 @@ def tiles(stack: Tensor, size: int | None) -> list[Tensor]:
 
 
 def untile(found: Sequence[Tensor], stacks: Sequence[Tensor], size: int | None) -> list[Tensor]:
-    """Put tiles back together; what is one tile stays as it is.
+    """Put tiles back together; without a size the stacks are whole and stay as they are.
 
     Args:
         found: a tensor in place of each tile of each stack, in the order of ``tiles``.

@@ -80,15 +80,15 @@ class Geometry:
     @property
     def iterates(self) -> bool:
         """Whether directions are those of the batched polynomials."""
-        return (
-            self.norm == "spectral"
-            and self.method == "auto"
-            and self.tolerance is None
-            and self.clip is None
-        )
+        return self.norm == "spectral" and self._is_common
+
+    @property
+    def _is_common(self) -> bool:
+        """Whether none of the options is given that only the spectral norm has."""
+        return self.method == "auto" and self.tolerance is None and self.clip is None
 
     def check(self) -> None:
-        """Raise ``ValueError`` for an option out of range or without effect."""
+        """Raise ``ValueError`` for an option out of range, or two that do not go together."""
         for name, value, allowed in (
             ("norm", self.norm, Norm),
             ("method", self.method, PolarMethod),
@@ -105,9 +105,7 @@ class Geometry:
             raise ValueError(
                 f"tolerance={self.tolerance!r} needs method='auto', got {self.method!r}"
             )
-        if self.norm != "spectral" and not (
-            self.method == "auto" and self.tolerance is None and self.clip is None
-        ):
+        if self.norm != "spectral" and not self._is_common:
             raise ValueError(
                 f"method, tolerance and clip need norm='spectral', got norm={self.norm!r}"
             )

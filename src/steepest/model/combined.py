@@ -151,20 +151,19 @@ class CombinedOptimizer(Optimizer):
         """
         group = dict(param_group)
         name = group.pop("part", None)
+        if name is not None and name not in self._parts:
+            raise ValueError(f"part must be one of {', '.join(self._parts)}, got {name!r}")
+        self._check_new(group)
         if name is not None:
-            if name not in self._parts:
-                raise ValueError(f"part must be one of {', '.join(self._parts)}, got {name!r}")
-            self._check_new(group)
             self._parts[name].add_param_group(group)
             return
-        self._check_new(group)
-        reasons = [_refusal(part, group) for part in self._parts.values()]
-        for part, reason in zip(self._parts.values(), reasons, strict=True):
+        reasons = []
+        for name, part in self._parts.items():
+            reason = _add(part, group)
             if reason is None:
-                part.add_param_group(group)
                 return
-        each = "; ".join(f"{name}: {why}" for name, why in zip(self._parts, reasons, strict=True))
-        raise ValueError(f"no part takes the group; {each}")
+            reasons.append(f"{name}: {reason}")
+        raise ValueError(f"no part takes the group; {'; '.join(reasons)}")
 
     def _check_new(self, group: dict[str, Any]) -> None:
         if not isinstance(group["params"], Tensor):
@@ -277,14 +276,12 @@ def _numbered(parts: Sequence[Optimizer]) -> Iterator[tuple[str, Optimizer]]:
         yield str(place), part
 
 
-def _refusal(part: Optimizer, group: dict[str, Any]) -> str | None:
-    """Why a part does not take a group; None where it does. Nothing has changed after."""
-    count = len(part.param_groups)
+def _add(part: Optimizer, group: dict[str, Any]) -> str | None:
+    """Add a group to a part; return why it does not take it, or None where it does."""
     try:
         part.add_param_group(dict(group))
     except ValueError as error:
         return str(error)
-    del part.param_groups[count:]
     return None
 
 

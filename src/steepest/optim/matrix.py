@@ -32,9 +32,10 @@ from steepest.optim.matrix_options import (
     is_plain_step,
 )
 from steepest.optim.momentum import average_, averaged
-from steepest.optim.orthogonalized import OrthogonalizedOptimizer
+from steepest.optim.orthogonalized import OrthogonalizedOptimizer, without_params
 from steepest.optim.second_moment import (
     ENTRYWISE,
+    SCALAR,
     SecondMoment,
     adapt_,
     bias_correction,
@@ -141,7 +142,7 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
     def _find_directions(self, stacks: Sequence[Tensor], group: Mapping[str, Any]) -> list[Tensor]:
         """``direction`` for several stacks at once, which share batches."""
         if self._overrides(("direction",), MatrixOptimizer):
-            options = _without_params(group)
+            options = without_params(group)
             return [self.direction(stack, **options) for stack in stacks]
         return Geometry.of(group).directions(stacks)
 
@@ -349,7 +350,6 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
             state[_MOMENT] = torch.zeros(
                 shape, dtype=moment_dtype(method, param.dtype), device=param.device
             )
-        scalar = method in ("namo", "namo_raw")
         adapt_(
             found,
             state[_MOMENT],
@@ -362,7 +362,7 @@ class MatrixOptimizer(OrthogonalizedOptimizer):
                 for x in found
             ],
             averages=averages,
-            gradients=blocks.stacks(gradient) if scalar else [],
+            gradients=blocks.stacks(gradient) if method in SCALAR else [],
             correction=bias_correction(
                 state["step"],
                 momentum=group["momentum"],
@@ -473,7 +473,3 @@ _ON_THE_WAY = (
     "_apply",
     "_narrow",
 )
-
-
-def _without_params(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}

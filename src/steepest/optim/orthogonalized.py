@@ -249,7 +249,7 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
         ]
 
     def _direction(self, entry: Entry, gradient: Tensor) -> Tensor:
-        options = {name: value for name, value in entry.group.items() if name != "params"}
+        options = without_params(entry.group)
         buffer, momentum = self._buffer(entry.param), options["momentum"]
         average_([buffer], [gradient], momentum=momentum)
         nesterov = options["nesterov"]
@@ -275,6 +275,11 @@ class OrthogonalizedOptimizer(SteepestOptimizer):
             )
         buffer: Tensor = state["momentum_buffer"]
         return buffer
+
+
+def without_params(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a parameter group."""
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _share_storage(left: Tensor, right: Tensor) -> bool:

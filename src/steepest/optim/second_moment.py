@@ -15,7 +15,7 @@ from steepest.linalg.normalize import iteration_dtype
 SecondMoment = Literal["adamuon", "adamuon_sign", "normuon", "normuon_long", "namo", "namo_raw"]
 
 ENTRYWISE = ("adamuon", "adamuon_sign")
-_SCALAR = ("namo", "namo_raw")
+SCALAR = ("namo", "namo_raw")
 
 
 def moment_shape(
@@ -38,12 +38,12 @@ def moment_dtype(method: SecondMoment, dtype: torch.dtype) -> torch.dtype:
 
     Squared norms of gradients are kept in float64, in which they do not overflow.
     """
-    return torch.float64 if method in _SCALAR else iteration_dtype(dtype)
+    return torch.float64 if method in SCALAR else iteration_dtype(dtype)
 
 
 def _length(method: SecondMoment, block: tuple[int, int, int]) -> int:
     count, rows, columns = block
-    if method in _SCALAR:
+    if method in SCALAR:
         return count
     return count * (rows if method == "normuon" else max(rows, columns))
 
@@ -96,7 +96,7 @@ def adapt_(
     start = 0
     for place, direction in enumerate(directions):
         count, rows, columns = direction.shape
-        if method in _SCALAR:
+        if method in SCALAR:
             own = moments[start : start + count]
             start += count
             norms = [

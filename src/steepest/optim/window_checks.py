@@ -64,7 +64,6 @@ def check_options(group: Mapping[str, Any]) -> None:
         checks.count("rank", group["rank"])
     checks.choice("cut", group["cut"], get_args(Cut))
     checks.choice("ridge_scale", group["ridge_scale"], get_args(RidgeScale))
-    checks.choice("nonfinite", group["nonfinite"], get_args(Nonfinite))
     checks.choice("history_dtype", group["history_dtype"], get_args(HistoryDtype))
     checks.count("history_stride", group["history_stride"])
     checks.below_one("momentum", group["momentum"])
