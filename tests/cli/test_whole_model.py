@@ -118,3 +118,13 @@ def test_all_parts_follow_the_schedule():
         rates.append([part.param_groups[0]["lr"] for part in optimizer.parts])
         take_step(model, optimizer, torch.randn(5, 3))
     assert rates == [[pytest.approx(0.1 * f)] * 2 for f in (0.5, 1.0, 1.0)]
+
+
+@pytest.mark.parametrize("name", ["muon", "torch-muon"])
+def test_frozen_parameters_have_no_optimizer(name):
+    model = ConvolutionalNetwork(2, 3)
+    model.second.weight.requires_grad_(False)
+    model.first.bias.requires_grad_(False)
+    parts = build_optimizer(KINDS[name], {"lr": 0.1}, model, steps=1).parts
+    named = {n for part in parts for n in names_of(model, part)}
+    assert named == {n for n, p in model.named_parameters() if p.requires_grad}

@@ -128,10 +128,8 @@ def _divide(kind: Kind, model: Network) -> tuple[list[dict[str, Any]], list[Tens
     if kind.takes == "matrices":  # and nothing that needs options
         taken = [each for each in taken if not each.options]
     groups = Plan(tuple(taken)).groups("matrix")
-    inside = {each.name for each in taken}
-    return groups, [
-        each.param for each in plan if each.name not in inside and each.param is not None
-    ]
+    done = {each.name for each in [*taken, *plan.by_rule("frozen")]}
+    return groups, [each.param for each in plan if each.name not in done and each.param is not None]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
